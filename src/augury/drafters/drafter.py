@@ -1,0 +1,100 @@
+"""The contract of a drafter: anything that proposes tokens.
+
+A drafter is one object for one loaded target; it serves many requests and keeps what it needs of each under
+``view.id``. The engine calls, for each request: ``open`` once, then ``propose`` and ``observe`` in turn at
+every step, then ``close``. ``observe`` is called at every step, drafted by this drafter or not.
+
+A drafter that raises, takes too long or returns nonsense costs its own step only; the engine notes it in the
+step record and goes on without.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from augury.sampling import Noise
+from augury.tree import DraftTree, FloatArray, IntArray, Path
+
+Rule = Literal["coupled", "rejection", "block"]
+
+
+@dataclass(frozen=True)
+class View:
+    """A request as drafters may see it. The arrays are read-only and grow between calls.
+
+    Attributes:
+        id: unique for the life of the engine.
+        prompt_length: tokens of the prompt.
+        rule: the acceptance rule in force.
+        noise: the stream a *sampling* drafter must draw with: the target's own under the coupled rule, a
+            salted one under the others. Deterministic drafters ignore it.
+        temperature: of the request; 0 is greedy.
+        prediction: i32[m], text the caller expects as the answer, or None.
+    """
+
+    id: int
+    prompt_length: int
+    rule: Rule
+    noise: Noise
+    temperature: float
+    prediction: IntArray | None
+    _buffer: list[IntArray]  # one element; the engine replaces it when it grows
+    _length: list[int]  # one element
+
+    @property
+    def length(self) -> int:
+        """Committed tokens: prompt and answer so far, the root of the next tree included."""
+        return self._length[0]
+
+    @property
+    def tokens(self) -> IntArray:
+        """i32[length], prompt and answer so far; the last one is the root. A view, not a copy."""
+        return self._buffer[0][: self._length[0]]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one step brought.
+
+    Attributes:
+        tree: the tree that was verified, after merging and budget; may be empty.
+        path: accepted nodes and next token.
+        emitted: i32[k], tokens added to the request in this step (k >= 1); ``view.tokens`` ends with them.
+        logits: f32[n+1, V], the target's raw rows for ``tree``; valid during the call only.
+        hidden: f32[n+1, d] if some drafter needs it, else None.
+    """
+
+    tree: DraftTree
+    path: Path
+    emitted: IntArray
+    logits: FloatArray
+    hidden: FloatArray | None
+
+
+class Drafter(ABC):
+    """Proposes a draft tree for a request; see the module's text for the order of calls."""
+
+    needs_hidden: bool = False
+    """Whether ``observe`` must be given the target's hidden states."""
+
+    def open(self, view: View) -> None:  # noqa: B027 - stateless drafters have nothing to do
+        """Begin a request; ``view.tokens`` is the prompt."""
+
+    @abstractmethod
+    def propose(self, view: View, limit: int) -> DraftTree:
+        """Guess what follows ``view.tokens``; at most ``limit`` nodes, each with its expected survival."""
+
+    def observe(self, view: View, seen: Observation) -> None:  # noqa: B027
+        """Learn from a step."""
+
+    def close(self, view: View) -> None:  # noqa: B027
+        """Forget a request."""
+
+
+def as_tokens(values: list[int]) -> IntArray:
+    """I32 array of token ids."""
+    return np.asarray(values, np.int32)

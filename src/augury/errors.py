@@ -1,0 +1,67 @@
+"""Every error a user can meet, as one family.
+
+::
+
+    AuguryError
+    ├── InputError            what the caller gave: a value, a name, a combination (also a ValueError)
+    │   ├── UnknownName       a name that is not in a list; says the nearest one
+    │   └── ContextTooLong    prompt (and answer) do not fit the target's context
+    ├── ModelError            what the files gave: missing, damaged, of a kind we do not run
+    │   ├── MissingPackage    an optional package is needed; says the command that installs it
+    │   └── CannotRollBack    the target has state that cannot forget (says which layer kind)
+    └── DrafterError          a drafter raised, stalled or returned nonsense; costs its own step only
+
+A message is one line and names the value, the limit and the nearest valid choice.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AuguryError(Exception):
+    """Root of the family; catching it catches everything Augury raises on purpose."""
+
+
+class InputError(AuguryError, ValueError):
+    """A value, name or combination given by the caller cannot be honoured."""
+
+
+class UnknownName(InputError):
+    """A name is not among the valid ones."""
+
+    def __init__(self, kind: str, name: str, valid: Iterable[str]) -> None:
+        names = sorted(valid)
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"unknown {kind} {name!r}{hint} Valid: {', '.join(names)}")
+
+
+class ContextTooLong(InputError):
+    """The request does not fit the target's context."""
+
+    def __init__(self, prompt: int, limit: int) -> None:
+        super().__init__(
+            f"the prompt has {prompt} tokens, the context holds {limit} and one must be left for the answer; "
+            f"shorten the prompt by {prompt - limit + 1} tokens or load with a larger max_model_len"
+        )
+
+
+class ModelError(AuguryError):
+    """A model's files are missing, damaged, or of a kind that is not run here."""
+
+
+class MissingPackage(ModelError):
+    """An optional package is needed for what was asked."""
+
+    def __init__(self, what: str, package: str, command: str) -> None:
+        super().__init__(f"{what} needs the package {package}; install it with: {command}")
+
+
+class CannotRollBack(ModelError):
+    """The target has layers whose state cannot forget a rejected draft."""
+
+
+class DrafterError(AuguryError):
+    """A drafter broke its contract in one step."""

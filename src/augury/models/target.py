@@ -1,0 +1,102 @@
+"""The target: the model whose output the user wants, and the only authority.
+
+A target owns its cache. Outside ``models/`` a cache is a *slot* number and a *committed length*: the number
+of tokens whose keys and values the slot holds. The root of a draft tree (the last committed token of the
+request) is not in the cache yet: ``verify`` computes it together with the tree, and ``commit`` keeps it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from augury.tree import DraftTree, FloatArray, IntArray, Path
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """What a target is and can do.
+
+    Attributes:
+        name: how the user named it.
+        family: architecture, as in the HF config's ``model_type`` (``llama``, ``gemma3_text``, ...).
+        runner: what runs it, e.g. ``native bf16 (AVX-512)``, ``torch bfloat16 cpu``, ``transformers float32 cpu``.
+        vocab_size: V, width of a row of logits.
+        context: tokens one slot can hold, in tokens.
+        hidden_size: d, width of a hidden state.
+        layers: number of transformer layers.
+        parameters: number of weights.
+        weight_bytes: bytes of weights read by one forward of one row.
+        trees: whether ``verify`` takes trees; if not, chains only.
+        exact: whether every row gets the same bits whatever else is in the forward.
+    """
+
+    name: str
+    family: str
+    runner: str
+    vocab_size: int
+    context: int
+    hidden_size: int
+    layers: int
+    parameters: int
+    weight_bytes: int
+    trees: bool
+    exact: bool
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What one verify gives.
+
+    Attributes:
+        logits: for each request f32[n+1, V]; row 0 follows the root, row i+1 follows node i. The arrays are
+            valid until the next ``verify`` of the same target (they may be views of its buffers).
+        hidden: for each request f32[n+1, d], the last hidden state after the final norm, or None if the
+            target was not asked for it.
+    """
+
+    logits: Sequence[FloatArray]
+    hidden: Sequence[FloatArray] | None = None
+
+
+class Target(ABC):
+    """A language model with a cache that can commit and roll back. Not thread-safe: one engine, one thread."""
+
+    info: TargetInfo
+
+    @abstractmethod
+    def open(self) -> int:
+        """Reserve an empty slot. Raises ``InputError`` when all are taken (the limit is given at load)."""
+
+    @abstractmethod
+    def release(self, slot: int) -> None:
+        """Give a slot back; its cache is forgotten."""
+
+    @abstractmethod
+    def length(self, slot: int) -> int:
+        """Committed length of a slot, in tokens."""
+
+    @abstractmethod
+    def prefill(self, slot: int, tokens: IntArray) -> None:
+        """Append i32[m] tokens to the slot's cache and commit them. The caller may split a prompt at will."""
+
+    @abstractmethod
+    def verify(self, slots: Sequence[int], roots: Sequence[int], trees: Sequence[DraftTree]) -> Rows:
+        """One forward over the root and all nodes of every request's tree; nothing is committed.
+
+        Every slot may appear once. The root of request ``j`` is the token ``roots[j]`` at position
+        ``length(slots[j])``; a node of depth k stands k positions further.
+        """
+
+    @abstractmethod
+    def commit(self, slots: Sequence[int], paths: Sequence[Path]) -> None:
+        """After ``verify``: keep the root and the accepted nodes of each request, forget the other nodes."""
+
+    @abstractmethod
+    def truncate(self, slot: int, length: int) -> None:
+        """Roll a slot back to its first ``length`` tokens (used when a new prompt shares a prefix)."""
+
+    def snapshot(self, slot: int) -> list[FloatArray]:
+        """Committed keys and values of a slot as f32 arrays [length, ...], for cache-equality tests."""
+        raise NotImplementedError

@@ -1,0 +1,227 @@
+"""The draft tree: what is guessed in one step, and nothing else.
+
+A tree of ``n`` draft tokens hangs on the *root*, the last committed token, which is not a node. Node ``i``
+has a parent ``parents[i] < i``, or ``-1`` for the root, so the arrays are in topological order. A chain is a
+tree with one branch; the empty tree is plain decoding.
+
+The target scores a tree in ``n + 1`` *rows*: row 0 is the root, row ``i + 1`` is node ``i``. Row ``r`` holds
+the law of the token that follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
+ByteArray = npt.NDArray[np.uint8]
+BoolArray = npt.NDArray[np.bool_]
+
+MAX_NODES = 64
+"""Nodes one tree may have; the width that every target verifies in one forward."""
+
+_NO_LAWS: Mapping[int, FloatArray] = MappingProxyType({})
+
+
+@dataclass(frozen=True, eq=False)
+class DraftTree:
+    """Draft tokens of one request in one step.
+
+    Attributes:
+        tokens: i32[n], the guessed token of each node.
+        parents: i32[n], the parent's index, -1 for the root; always smaller than the node's own.
+        survival: f32[n] in [0, 1], expected probability that the node is accepted *together with all its
+            ancestors*; never above its parent's.
+        source: u8[n], index of the drafter that proposed the node, in the engine's list.
+        laws: for nodes that were *sampled*: node -> f32[V], the law q the token was drawn from, given its
+            path and its earlier siblings. A node without an entry is deterministic (q is a point mass).
+
+    Raises:
+        ValueError: the arrays are not a tree (lengths, order, bounds, survival).
+    """
+
+    tokens: IntArray
+    parents: IntArray
+    survival: FloatArray
+    source: ByteArray
+    laws: Mapping[int, FloatArray] = field(default_factory=lambda: _NO_LAWS)
+
+    def __post_init__(self) -> None:
+        n = len(self.tokens)
+        if not (len(self.parents) == len(self.survival) == len(self.source) == n):
+            raise ValueError("tokens, parents, survival and source must have one entry for each node")
+        if n > MAX_NODES:
+            raise ValueError(f"a tree has at most {MAX_NODES} nodes, this one has {n}")
+        above = np.float32(1.0)
+        for i, parent in enumerate(self.parents.tolist()):
+            if not -1 <= parent < i:
+                raise ValueError(f"node {i} has parent {parent}; a parent is -1 or an earlier node")
+            above = self.survival[parent] if parent >= 0 else np.float32(1.0)
+            if not 0.0 <= self.survival[i] <= above + 1e-6:
+                raise ValueError(f"node {i} has survival {self.survival[i]}, its parent {above}")
+        if n and int(self.tokens.min()) < 0:
+            raise ValueError(f"negative token id {int(self.tokens.min())}")
+        if any(not 0 <= i < n for i in self.laws):
+            raise ValueError("laws name a node that is not in the tree")
+
+    @staticmethod
+    def empty() -> DraftTree:
+        """The tree without nodes: plain decoding."""
+        return _EMPTY
+
+    @staticmethod
+    def of(
+        tokens: Sequence[int] | IntArray,
+        parents: Sequence[int] | IntArray,
+        survival: Sequence[float] | FloatArray,
+        source: int = 0,
+        laws: Mapping[int, FloatArray] = _NO_LAWS,
+    ) -> DraftTree:
+        """Build from plain sequences, all nodes from one drafter."""
+        n = len(tokens)
+        return DraftTree(
+            np.asarray(tokens, np.int32).reshape(n),
+            np.asarray(parents, np.int32).reshape(n),
+            np.asarray(survival, np.float32).reshape(n),
+            np.full(n, source, np.uint8),
+            laws,
+        )
+
+    @staticmethod
+    def chain(
+        tokens: Sequence[int] | IntArray,
+        survival: Sequence[float] | FloatArray,
+        source: int = 0,
+        laws: Mapping[int, FloatArray] = _NO_LAWS,
+    ) -> DraftTree:
+        """Build a tree with one branch."""
+        return DraftTree.of(tokens, np.arange(-1, len(tokens) - 1), survival, source, laws)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def is_chain(self) -> bool:
+        """True when no node has a sibling; the empty tree is a chain."""
+        return bool(np.array_equal(self.parents, np.arange(-1, len(self) - 1)))
+
+    @property
+    def depths(self) -> IntArray:
+        """i32[n]: 1 for the root's children, and so on; node ``i`` stands at root position + ``depths[i]``."""
+        depths = np.zeros(len(self), np.int32)
+        for i, parent in enumerate(self.parents.tolist()):
+            depths[i] = 1 if parent < 0 else depths[parent] + 1
+        return depths
+
+    def children(self, node: int) -> list[int]:
+        """Children of a node (-1: of the root) in proposal order."""
+        return np.flatnonzero(self.parents == node).tolist()
+
+    def path(self, node: int) -> list[int]:
+        """Nodes from the root's child down to ``node``; empty for -1."""
+        nodes: list[int] = []
+        while node >= 0:
+            nodes.append(node)
+            node = int(self.parents[node])
+        return nodes[::-1]
+
+    def ancestors(self) -> BoolArray:
+        """bool[n+1, n+1] over rows: ``[r, s]`` is true when row ``s`` is ``r`` itself, its ancestor or the root."""
+        rows = len(self) + 1
+        mask = np.zeros((rows, rows), np.bool_)
+        mask[0, 0] = True
+        for i, parent in enumerate(self.parents.tolist()):
+            mask[i + 1] = mask[parent + 1]
+            mask[i + 1, i + 1] = True
+        return mask
+
+    def keep(self, nodes: Iterable[int]) -> DraftTree:
+        """The subtree of ``nodes``, which must be closed under parents; order is preserved."""
+        kept = sorted(set(nodes))
+        if len(kept) == len(self):
+            return self
+        new = {old: i for i, old in enumerate(kept)}
+        new[-1] = -1
+        try:
+            parents = [new[int(self.parents[i])] for i in kept]
+        except KeyError as missing:
+            raise ValueError(f"node {missing.args[0]} is needed as a parent but not kept") from None
+        laws = {new[i]: law for i, law in self.laws.items() if i in new}
+        return DraftTree(
+            self.tokens[kept], np.asarray(parents, np.int32), self.survival[kept], self.source[kept], laws
+        )
+
+    @staticmethod
+    def merge(trees: Sequence[DraftTree]) -> DraftTree:
+        """Trie union: deterministic nodes with the same path become one, with the larger survival and its source.
+
+        Sampled nodes are never joined with others: each keeps its own law, and the recursive rule judges
+        them in order. At most ``MAX_NODES`` nodes stay, those of greatest survival.
+        """
+        some = [t for t in trees if len(t)]
+        if not some:
+            return _EMPTY
+        if len(some) == 1:
+            return some[0]
+        tokens: list[int] = []
+        parents: list[int] = []
+        survival: list[float] = []
+        source: list[int] = []
+        laws: dict[int, FloatArray] = {}
+        known: dict[tuple[int, int], int] = {}
+        for tree in some:
+            place: dict[int, int] = {-1: -1}
+            for i in range(len(tree)):
+                parent = place[int(tree.parents[i])]
+                key = (parent, int(tree.tokens[i]))
+                at = known.get(key)
+                if i in tree.laws or at is None:
+                    at = len(tokens)
+                    tokens.append(key[1])
+                    parents.append(parent)
+                    survival.append(float(tree.survival[i]))
+                    source.append(int(tree.source[i]))
+                    if i in tree.laws:
+                        laws[at] = tree.laws[i]
+                    else:
+                        known[key] = at
+                elif tree.survival[i] > survival[at]:
+                    survival[at] = float(tree.survival[i])
+                    source[at] = int(tree.source[i])
+                place[i] = at
+        for i, parent in enumerate(parents):  # a child from a surer drafter lifts nobody above its parent
+            if parent >= 0:
+                survival[i] = min(survival[i], survival[parent])
+        order = range(len(tokens))
+        if len(tokens) > MAX_NODES:
+            best = sorted(order, key=lambda i: (-survival[i], i))[:MAX_NODES]
+            order = sorted(best)  # type: ignore[assignment]
+        new = {old: i for i, old in enumerate(order)}
+        new[-1] = -1
+        return DraftTree(
+            np.asarray([tokens[i] for i in order], np.int32),
+            np.asarray([new[parents[i]] for i in order], np.int32),
+            np.asarray([survival[i] for i in order], np.float32),
+            np.asarray([source[i] for i in order], np.uint8),
+            {new[i]: law for i, law in laws.items() if i in new},
+        )
+
+
+_EMPTY = DraftTree.of([], [], [])
+
+
+@dataclass(frozen=True)
+class Path:
+    """What the accept rule decided: the accepted nodes, root's child first, and the target's own next token.
+
+    ``next_token`` is the correction after a miss and the bonus token after a full hit. A step emits
+    ``tree.tokens[nodes]`` followed by ``next_token``.
+    """
+
+    nodes: tuple[int, ...]
+    next_token: int
