@@ -152,9 +152,7 @@ class DraftTree:
         except KeyError as missing:
             raise ValueError(f"node {missing.args[0]} is needed as a parent but not kept") from None
         laws = {new[i]: law for i, law in self.laws.items() if i in new}
-        return DraftTree(
-            self.tokens[kept], np.asarray(parents, np.int32), self.survival[kept], self.source[kept], laws
-        )
+        return DraftTree(self.tokens[kept], np.asarray(parents, np.int32), self.survival[kept], self.source[kept], laws)
 
     @staticmethod
     def merge(trees: Sequence[DraftTree]) -> DraftTree:

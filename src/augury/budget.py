@@ -1,0 +1,98 @@
+"""The budget: which nodes are worth verifying. A pure choice from stated survival and measured cost.
+
+A step that verifies the node set N over all its requests emits in expectation one token per request plus the
+survival of every node, and takes the time of one forward over all rows plus what surrounds it. The choice is
+
+    argmax over N of  (requests + sum of survival over N) / (verify(rows) + rest)
+
+Survival never grows along a path, so the best N of any size are the nodes of greatest survival, and these
+are closed under parents: one sort gives every candidate. Costs are staircases, so the maximum is taken over all sizes,
+never at the first descent. The empty set is one of the candidates: plain decoding is a choice, not a mode.
+
+Under a ratio rule the survival of a *sampled* node must be a function of its law and its prefix, not of the
+token that was drawn: dropping a token for what it is would change the output's law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from augury.tree import MAX_NODES, DraftTree
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Measured time of a forward.
+
+    Attributes:
+        verify: f64[R], entry r is the milliseconds of a forward over r rows at short context; entry 0 is 0;
+            never falling. Beyond the table the last slope goes on.
+        attend: milliseconds for each row and each thousand tokens of its context, on top.
+        rest: milliseconds of a step outside the forward.
+    """
+
+    verify: npt.NDArray[np.float64]
+    attend: float
+    rest: float
+
+    def step(self, rows: npt.NDArray[np.int64], read: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Milliseconds of steps with i64[k] rows that read f64[k] row-tokens of context in all."""
+        last = len(self.verify) - 1
+        slope = self.verify[last] - self.verify[last - 1]
+        base = self.verify[np.minimum(rows, last)] + slope * np.maximum(rows - last, 0)
+        return np.asarray(base + self.attend * read / 1e3 + self.rest, np.float64)
+
+    def useful_nodes(self, context: int) -> int:
+        """How many nodes could pay if all were certain: drafters need not propose more."""
+        rows = np.arange(1, MAX_NODES + 2)
+        return int(np.argmax(rows / self.step(rows, rows * float(context))))
+
+
+def choose(trees: Sequence[DraftTree], costs: Costs | None, contexts: Sequence[int]) -> list[DraftTree]:
+    """Keep in each request's tree the nodes worth verifying.
+
+    Args:
+        trees: one for each request of the step.
+        costs: measured times, or None to keep every node.
+        contexts: committed tokens of each request.
+    """
+    sizes = [len(t) for t in trees]
+    if costs is None or not any(sizes):
+        return list(trees)
+    survival = np.concatenate([t.survival for t in trees])
+    order = np.argsort(-survival, kind="stable")  # stable: a parent stays before its children on ties
+    owner = np.repeat(np.arange(len(trees)), sizes)[order]
+    context = np.asarray(contexts, np.float64)
+    gain = len(trees) + np.concatenate([[0.0], np.cumsum(survival[order], dtype=np.float64)])
+    rows = len(trees) + np.arange(len(order) + 1)
+    read = context.sum() + np.concatenate([[0.0], np.cumsum(context[owner])])
+    count = int(np.argmax(gain / costs.step(rows, read)))
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    kept = order[:count]
+    return [
+        tree.keep((kept[owner[:count] == i] - starts[i]).tolist()) if sizes[i] else tree for i, tree in enumerate(trees)
+    ]
+
+
+def best_chain(tree: DraftTree) -> DraftTree:
+    """The path of greatest summed survival, for targets and rules that take chains only."""
+    if tree.is_chain:
+        return tree
+    total = np.zeros(len(tree))
+    for i, parent in enumerate(tree.parents.tolist()):
+        total[i] = float(tree.survival[i]) + (total[parent] if parent >= 0 else 0.0)
+    return tree.keep(tree.path(int(np.argmax(total))))
+
+
+def shallow(tree: DraftTree, depth: int) -> DraftTree:
+    """The nodes down to ``depth``: what could still be emitted before a limit."""
+    if not len(tree):
+        return tree
+    depths = tree.depths
+    if int(depths.max()) <= depth:
+        return tree
+    return tree.keep(np.flatnonzero(depths <= depth).tolist())

@@ -1,0 +1,88 @@
+"""Measures what a forward costs on this machine, and keeps the figures true while serving."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from augury.budget import Costs
+from augury.models.target import Target
+from augury.tree import MAX_NODES, DraftTree
+
+_GRID = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 48, MAX_NODES + 1)
+_SHORT, _LONG = 64, 512
+_LEARN = 0.05  # weight of one served step in its grid points: twenty steps replace the profile
+
+
+class Meter:
+    """Cost table of one target: profiled once, then moved by served steps."""
+
+    def __init__(self, rows: tuple[int, ...], ms: np.ndarray, attend: float) -> None:
+        self._rows = np.asarray(rows, np.int64)
+        self._ms = np.maximum.accumulate(np.asarray(ms, np.float64))
+        self._attend = attend
+        self._rest = 0.0
+        self._table()
+
+    def _table(self) -> None:
+        table = np.interp(np.arange(self._rows[-1] + 1), self._rows, np.maximum.accumulate(self._ms))
+        table[0] = 0.0
+        self.costs = Costs(table, self._attend, self._rest)
+
+    def served(self, rows: int, read: float, verify_ms: float, rest_ms: float) -> None:
+        """Learn from one step: its rows, the row-tokens of context it read, its times."""
+        self._rest += _LEARN * (min(rest_ms, 50.0) - self._rest)
+        point = int(np.searchsorted(self._rows, rows))
+        if point == len(self._rows):
+            self.costs = Costs(self.costs.verify, self._attend, self._rest)
+            return
+        expected = float(self.costs.step(np.asarray([rows]), np.asarray([read]))[0]) - self.costs.rest
+        # A step that lost the processor for a while says nothing of its rows: cap what it can teach.
+        error = float(np.clip(verify_ms - expected, -0.5 * expected, 0.5 * expected))
+        low = point if self._rows[point] == rows else point - 1
+        for at in {low, point}:
+            near = 1.0 - abs(int(self._rows[at]) - rows) / max(int(self._rows[point] - self._rows[low]), 1)
+            self._ms[at] += _LEARN * near * error
+        self._table()
+
+
+def profile(target: Target, *, repeats: int = 3, progress: Callable[[float], None] | None = None) -> Meter:
+    """Time forwards of 1 to 65 rows at short and at longer context; about a second for a small model.
+
+    The table is the fastest of ``repeats`` runs for each number of rows: noise only ever adds.
+    """
+    context = min(_LONG, target.info.context // 2)
+    short = min(_SHORT, context)
+    slot = target.open()
+    try:
+        rng = np.random.default_rng(0)
+        target.prefill(slot, rng.integers(0, target.info.vocab_size, short, dtype=np.int32))
+        grid = [r for r in _GRID if r <= target.info.context - context]
+        times = np.full(len(grid), np.inf)
+        for done in range(repeats):
+            for i, rows in enumerate(grid):
+                times[i] = min(times[i], _time(target, slot, rows))
+            if progress:
+                progress((done + 1) / (repeats + 1))
+        attend = 0.0
+        if context > short:
+            target.prefill(slot, rng.integers(0, target.info.vocab_size, context - short, dtype=np.int32))
+            i = grid.index(16) if 16 in grid else len(grid) - 1
+            longer = min(_time(target, slot, grid[i]) for _ in range(repeats))
+            attend = max(0.0, longer - times[i]) / (grid[i] * (context - short) / 1e3)
+        times = np.maximum(times - attend * np.asarray(grid) * short / 1e3, 0.5 * times)
+    finally:
+        target.release(slot)
+    if progress:
+        progress(1.0)
+    return Meter(tuple(grid), times, attend)
+
+
+def _time(target: Target, slot: int, rows: int) -> float:
+    """Milliseconds of one verify with that many rows; nothing is committed."""
+    tree = DraftTree.chain(np.arange(rows - 1, dtype=np.int32) % target.info.vocab_size, np.ones(rows - 1))
+    begin = time.perf_counter()
+    target.verify([slot], [0], [tree])
+    return 1e3 * (time.perf_counter() - begin)

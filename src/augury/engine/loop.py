@@ -1,0 +1,207 @@
+"""The one loop: propose, choose, verify, accept, commit, observe, emit.
+
+Plain decoding is this with empty trees, a chain is a tree without branches, one request is a batch of one.
+Nothing else calls ``Target.verify`` to generate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from augury.accept import block, rejection, walk
+from augury.sampling import logprobs
+
+from augury.budget import choose
+from augury.drafters.drafter import Observation
+from augury.engine.costs import Meter
+from augury.engine.drafting import Named, observe, propose
+from augury.engine.request import Chunk, Request, TokenLogprob
+from augury.models.target import Target
+from augury.record import StepRecord
+from augury.tree import MAX_NODES, DraftTree, FloatArray, Path
+
+
+@dataclass
+class Parts:
+    """What a step works with."""
+
+    target: Target
+    drafters: Named
+    meter: Meter | None
+
+
+def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
+    """Advance every request of the batch by at least one token; gives one record each."""
+    clock = _Clock()
+    committed = [r.length - 1 for r in batch]
+    costs = parts.meter.costs if parts.meter else None
+    offers = [
+        propose(parts.drafters, r, parts.target.info, costs.useful_nodes(n) if costs else MAX_NODES)
+        for r, n in zip(batch, committed, strict=True)
+    ]
+    trees = choose([tree for tree, _ in offers], costs, committed)
+    draft_ms = clock.lap()
+
+    slots = [r.slot for r in batch]
+    rows = parts.target.verify(slots, [r.root for r in batch], trees)
+    verify_ms = clock.lap()
+
+    paths = [_accept(r, tree, logits) for r, tree, logits in zip(batch, trees, rows.logits, strict=True)]
+    chances = [_chances(r, tree, logits) for r, tree, logits in zip(batch, trees, rows.logits, strict=True)]
+    accept_ms = clock.lap()
+
+    emitted = [_emit(r, tree, path) for r, tree, path in zip(batch, trees, paths, strict=True)]
+    kept = [Path(p.nodes[: len(e)], p.next_token) for p, e in zip(paths, emitted, strict=True)]
+    parts.target.commit(slots, kept)
+    commit_ms = clock.lap()
+
+    records = []
+    for j, request in enumerate(batch):
+        logits, tree = rows.logits[j], trees[j]
+        hidden = rows.hidden[j] if rows.hidden is not None else None
+        wanted = _logprobs(request, tree, paths[j], emitted[j], logits)
+        if request.error is None:
+            seen = Observation(tree, paths[j], np.asarray(emitted[j], np.int32), logits, hidden)
+            observe(parts.drafters, request, seen)
+        record = StepRecord(
+            position=committed[j],
+            root=int(request.view.tokens[committed[j]]),
+            tree=tree,
+            path=paths[j],
+            emitted=emitted[j],
+            proposals=offers[j][1],
+            reason=_reason(request, offers[j][0], tree, parts),
+            rows=sum(len(t) + 1 for t in trees),
+            draft_ms=draft_ms,
+            verify_ms=verify_ms,
+            accept_ms=accept_ms,
+            commit_ms=commit_ms,
+            rest_ms=clock.lap(),
+            probabilities=chances[j],
+        )
+        records.append(record)
+        _deliver(request, record, wanted)
+    if parts.meter:
+        read = float(sum((len(t) + 1) * n for t, n in zip(trees, committed, strict=True)))
+        parts.meter.served(records[0].rows, read, verify_ms, clock.total() - verify_ms)
+    return records
+
+
+class _Clock:
+    """Wall time in laps, so that the phases of a step add up to the step."""
+
+    def __init__(self) -> None:
+        self._begin = self._last = time.perf_counter()
+
+    def lap(self) -> float:
+        now = time.perf_counter()
+        ms, self._last = 1e3 * (now - self._last), now
+        return ms
+
+    def total(self) -> float:
+        return 1e3 * (time.perf_counter() - self._begin)
+
+
+def _accept(request: Request, tree: DraftTree, logits: FloatArray) -> Path:
+    """Apply the request's rule; a law that cannot be computed ends the request, not the batch."""
+    position = request.length
+    sampler = request.sampler
+
+    saved = sampler.snapshot()
+    try:
+        if request.rule == "coupled" or sampler.temperature == 0.0:
+            return walk(tree, _Drawn(lambda row: sampler.draw(logits[row], _along(tree, row))))
+        rule = block if request.rule == "block" else rejection
+        return rule(tree, lambda row: sampler.law(logits[row], _along(tree, row)), request.accept_noise, position)
+    except Exception as error:
+        request.error = error
+        return Path((), 0)
+    finally:
+        sampler.restore(saved)
+
+
+def _along(tree: DraftTree, row: int) -> list[int]:
+    """Draft tokens between the root and the token that row ``row`` is the law of."""
+    return [int(tree.tokens[i]) for i in tree.path(row - 1)]
+
+
+class _Drawn:
+    """The target's own tokens by row, drawn when the walk asks: only rows of the accepted path are drawn."""
+
+    def __init__(self, draw: Callable[[int], int]) -> None:
+        self._draw = draw
+
+    def __getitem__(self, row: int) -> int:
+        return self._draw(row)
+
+
+def _emit(request: Request, tree: DraftTree, path: Path) -> tuple[int, ...]:
+    """Cut the path where the answer ends and add it to the request."""
+    if request.error is not None:
+        return ()
+    tokens = [int(tree.tokens[i]) for i in path.nodes] + [path.next_token]
+    tokens = tokens[: request.output.push(tokens)]
+    request.sampler.advance(tokens)
+    request.append(np.asarray(tokens, np.int32))
+    return tuple(tokens)
+
+
+def _reason(request: Request, offered: DraftTree, tree: DraftTree, parts: Parts) -> str | None:
+    """Why nothing was drafted in this step."""
+    if len(tree):
+        return None
+    if not parts.drafters:
+        return "no drafter is loaded"
+    if not request.switches.draft:
+        return "drafting is off for this request"
+    if len(request.benched) == len(parts.drafters):
+        return "; ".join(f"{parts.drafters[i][0]} is left out: {why}" for i, why in request.benched.items())
+    return "the guesses were not worth their rows" if len(offered) else "no drafter had a guess"
+
+
+def _logprobs(
+    request: Request, tree: DraftTree, path: Path, emitted: tuple[int, ...], logits: FloatArray
+) -> tuple[TokenLogprob, ...]:
+    """The target's log-probabilities of the emitted tokens."""
+    if request.switches.logprobs is None:
+        return ()
+    rows = [0] + [i + 1 for i in path.nodes]
+    found = []
+    for token, row in zip(emitted, rows, strict=False):
+        value, top = logprobs(logits[row], token, request.switches.logprobs)
+        found.append(TokenLogprob(token, value, tuple(top)))
+    return tuple(found)
+
+
+def _chances(request: Request, tree: DraftTree, logits: FloatArray) -> tuple[float, ...] | None:
+    """The target's probability of each node's token given its path, under the request's sampling law."""
+    if not request.switches.explain or request.error is not None:
+        return None
+    sampler, chances = request.sampler, []
+    for i, parent in enumerate(tree.parents.tolist()):
+        saved = sampler.snapshot()
+        law = sampler.law(logits[parent + 1], _along(tree, parent + 1))
+        sampler.restore(saved)
+        chances.append(float(law[tree.tokens[i]]))
+    return tuple(chances)
+
+
+def _deliver(request: Request, record: StepRecord, wanted: tuple[TokenLogprob, ...]) -> None:
+    """Put the step's text and tokens where the caller takes them."""
+    request.record.steps.append(record)
+    request.record.finish = "error" if request.error is not None else request.output.finish
+    request.record.stop = request.output.stop
+    names = request.record.drafters
+    request.chunks.append(
+        Chunk(
+            text=request.output.take(),
+            tokens=record.emitted,
+            sources=tuple(names[s] if s >= 0 else None for s in record.sources),
+            logprobs=wanted,
+            finish_reason=request.record.finish,
+            step=record,
+        )
+    )

@@ -1,0 +1,139 @@
+"""One request: what was asked, what has come so far, and what the drafters may see of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+from augury.sampling import Noise, Sampler
+
+from augury.drafters.drafter import Rule, View
+from augury.engine.output import Output
+from augury.record import FinishReason, RequestRecord, StepRecord
+from augury.tree import IntArray
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """The target's log-probability of an emitted token, and of the likeliest ones in its place.
+
+    Attributes:
+        token: the emitted id.
+        logprob: natural logarithm, of the raw row before any sampling parameter.
+        top: (id, logprob), likeliest first, as many as were asked for.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one step adds to an answer.
+
+    Attributes:
+        text: text that became whole; may be empty while bytes or a possible stop string are held back.
+        tokens: emitted ids.
+        sources: for each token the name of the drafter that guessed it, or None for the target's own.
+        logprobs: one entry a token when asked for, else empty.
+        finish_reason: set on the last chunk.
+        step: the step's record, or None for an answer of no tokens.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    sources: tuple[str | None, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    finish_reason: FinishReason | None
+    step: StepRecord | None
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Per-request choices that are not about the law of the answer.
+
+    Attributes:
+        draft: whether drafters are asked at all.
+        logprobs: None, or how many alternatives to report with each token's log-probability.
+        explain: whether step records hold the target's probability of every drafted token.
+    """
+
+    draft: bool = True
+    logprobs: int | None = None
+    explain: bool = False
+
+
+class Request:
+    """State of one request. ``tokens[:length]`` is prompt and answer; the last of them is the root."""
+
+    def __init__(
+        self,
+        number: int,
+        prompt: IntArray,
+        sampler: Sampler,
+        output: Output,
+        switches: Switches,
+        rule: Rule,
+        draft_noise: Noise,
+        accept_noise: Noise,
+        drafters: tuple[str, ...],
+        prediction: IntArray | None,
+    ) -> None:
+        self.prompt = prompt
+        self.sampler = sampler
+        self.output = output
+        self.switches = switches
+        self.rule: Rule = rule
+        self.accept_noise = accept_noise
+        self.record = RequestRecord(len(prompt), drafters)
+        self.slot = -1
+        self.chunks: deque[Chunk] = deque()
+        self.error: Exception | None = None
+        self.benched: dict[int, str] = {}
+        """Drafters (by index) that broke their contract too often in this request, and how."""
+        self.faults: dict[int, int] = {}
+        self._buffer = [np.empty(2 * len(prompt) + 64, np.int32)]
+        self._length = [len(prompt)]
+        self._buffer[0][: len(prompt)] = prompt
+        self.view = View(
+            number,
+            len(prompt),
+            rule,
+            draft_noise,
+            sampler.temperature,
+            prediction,
+            self._buffer,
+            self._length,
+        )
+
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and answer; the target has committed one fewer (the root is still to be computed)."""
+        return self._length[0]
+
+    @property
+    def tokens(self) -> IntArray:
+        """i32[length]; a view."""
+        return self._buffer[0][: self._length[0]]
+
+    @property
+    def root(self) -> int:
+        """The last committed token."""
+        return int(self._buffer[0][self._length[0] - 1])
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer has ended."""
+        return self.output.finish is not None or self.error is not None
+
+    def append(self, tokens: IntArray) -> None:
+        """Add emitted tokens."""
+        need = self._length[0] + len(tokens)
+        if need > len(self._buffer[0]):
+            grown = np.empty(2 * need, np.int32)
+            grown[: self._length[0]] = self.tokens
+            self._buffer[0] = grown
+        self._buffer[0][self._length[0] : need] = tokens
+        self._length[0] = need
