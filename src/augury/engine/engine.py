@@ -6,12 +6,11 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, get_args
+from typing import Any, Protocol, get_args
 
 import numpy as np
-from augury.sampling import Noise, Sampler, Sampling, Stream
 
 from augury.drafters.drafter import Drafter, Rule
 from augury.engine.admission import Slots
@@ -20,9 +19,10 @@ from augury.engine.drafting import begin, end
 from augury.engine.loop import Parts, step
 from augury.engine.output import Detokenizer, Output, Stops
 from augury.engine.request import Chunk, Request, Switches, TokenLogprob
-from augury.errors import ContextTooLong, InputError, UnknownName
+from augury.errors import AuguryError, ContextTooLong, InputError, UnknownName
 from augury.models.target import Target
 from augury.record import FinishReason, RequestRecord
+from augury.sampling import Noise, Sampler, Sampling, Stream
 from augury.tree import IntArray
 
 MAX_LOGPROBS = 20
@@ -35,8 +35,12 @@ Message = Mapping[str, object]
 class Tokenizer(Protocol):
     """What the engine needs of a tokenizer."""
 
-    def encode(self, text: str, special: bool = True) -> IntArray:
-        """Ids of a text; ``special`` says whether control tokens written in it are read as such."""
+    def encode(self, text: str, special: bool = True, start: bool = False) -> IntArray:
+        """Ids of a text; ``special``: read control tokens written in it as such; ``start``: add a begin token."""
+        ...
+
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes a token stands for."""
         ...
 
     def incremental(self, context: Sequence[int] = ()) -> Detokenizer:
@@ -47,8 +51,8 @@ class Tokenizer(Protocol):
 class Template(Protocol):
     """What the engine needs of a chat template."""
 
-    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        """The text of a conversation, as the target was trained to read it."""
+    def encode(self, tokenizer: Any, messages: Sequence[Message], add_generation_prompt: bool = True) -> IntArray:
+        """Ids of a conversation, as the target was trained to read it; what users wrote holds no control token."""
         ...
 
 
@@ -191,7 +195,7 @@ class Engine:
         draft: bool = True,
         logprobs: int | None = None,
         explain: bool = False,
-    ) -> Iterator[Chunk]:
+    ) -> Generator[Chunk, None, None]:
         """Answer one prompt step by step; see ``generate``. Closing the iterator cancels the request."""
         request = self._request(
             prompt, sampling or Sampling(), max_tokens, stop, include_stop, ignore_eos, prediction,
@@ -204,12 +208,13 @@ class Engine:
         if self.template is None or self.tokenizer is None:
             raise InputError(f"{self.target.info.name} has no chat template; give the prompt as text instead")
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-        return self.tokenizer.encode(self.template.render(turns), special=True)
+        return self.template.encode(self.tokenizer, turns)
 
     def close(self) -> None:
         """Cancel what runs and give the target's slots back."""
         with self._lock:
             for request in [*self._running, *self._waiting]:
+                request.output.finish = request.output.finish or "cancelled"
                 self._leave(request)
             self._slots.close()
 
@@ -296,7 +301,7 @@ class Engine:
                     self._leave(request)
         return [_result(r) for r in requests]
 
-    def _chunks(self, request: Request) -> Iterator[Chunk]:
+    def _chunks(self, request: Request) -> Generator[Chunk, None, None]:
         """Chunks of one request as they come."""
         with self._lock:
             self._waiting.append(request)
@@ -307,7 +312,7 @@ class Engine:
                 if request.error is not None:
                     raise request.error
                 if not request.chunks:  # an answer of no tokens
-                    yield Chunk("", (), (), (), request.output.finish, None)
+                    yield Chunk("", (), (), (), request.output.finish, None, request.record)
                     return
                 chunk = request.chunks.popleft()
                 yield chunk
@@ -327,10 +332,10 @@ class Engine:
                 return
             try:
                 step(self.parts, self._running)
-            except BaseException:
+            except BaseException as error:
                 # A forward that was cut short leaves caches in doubt: none of these slots is used again as it is.
-                for request in self._running:
-                    self._leave(request, trust=False)
+                for request in [*self._running]:
+                    self._fail(request, error)
                 raise
             for request in [r for r in self._running if r.done]:
                 self._leave(request)
@@ -346,11 +351,19 @@ class Engine:
         clock = time.perf_counter()
         try:
             self.target.prefill(request.slot, held[shared:])
-        except BaseException:
-            self._leave(request, trust=False)
-            raise
+        except BaseException as error:
+            self._fail(request, error)
+            if not isinstance(error, Exception):
+                raise
+            return
         request.record.prefill_ms = 1e3 * (time.perf_counter() - clock)
         begin(self.parts.drafters, request)
+
+    def _fail(self, request: Request, error: BaseException) -> None:
+        """End a request whose cache is in doubt; who waits for it, in whatever thread, gets the error."""
+        interrupted = AuguryError("the answer was cut off: the step it shared was interrupted")
+        request.error = request.error or (error if isinstance(error, Exception) else interrupted)
+        self._leave(request, trust=False)
 
     def _leave(self, request: Request, trust: bool = True) -> None:
         """Take a request out, finished or not. Does nothing the second time."""

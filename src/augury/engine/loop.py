@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from augury.accept import block, rejection, walk
-from augury.sampling import logprobs
 
+from augury.accept import block, rejection, walk
 from augury.budget import choose
 from augury.drafters.drafter import Observation
 from augury.engine.costs import Meter
@@ -21,6 +20,7 @@ from augury.engine.drafting import Named, observe, propose
 from augury.engine.request import Chunk, Request, TokenLogprob
 from augury.models.target import Target
 from augury.record import StepRecord
+from augury.sampling import logprobs
 from augury.tree import MAX_NODES, DraftTree, FloatArray, Path
 
 
@@ -203,5 +203,6 @@ def _deliver(request: Request, record: StepRecord, wanted: tuple[TokenLogprob, .
             logprobs=wanted,
             finish_reason=request.record.finish,
             step=record,
+            record=request.record,
         )
     )

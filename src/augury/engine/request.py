@@ -6,11 +6,11 @@ from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
-from augury.sampling import Noise, Sampler
 
 from augury.drafters.drafter import Rule, View
 from augury.engine.output import Output
 from augury.record import FinishReason, RequestRecord, StepRecord
+from augury.sampling import Noise, Sampler
 from augury.tree import IntArray
 
 
@@ -40,6 +40,7 @@ class Chunk:
         logprobs: one entry a token when asked for, else empty.
         finish_reason: set on the last chunk.
         step: the step's record, or None for an answer of no tokens.
+        record: the whole request's record so far; the same object in every chunk.
     """
 
     text: str
@@ -48,6 +49,7 @@ class Chunk:
     logprobs: tuple[TokenLogprob, ...]
     finish_reason: FinishReason | None
     step: StepRecord | None
+    record: RequestRecord
 
 
 @dataclass(frozen=True)

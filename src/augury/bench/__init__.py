@@ -1,0 +1,1 @@
+"""Speed, measured in pairs: the same prompts, the same engine, plain and drafted in turn."""

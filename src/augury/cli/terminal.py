@@ -1,0 +1,66 @@
+"""The border to the terminal: progress, errors of one line, exit codes, quiet ends of pipes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import typer
+
+from augury.api import Progress
+from augury.errors import AuguryError
+
+REFUSED = 2
+"""Exit code when something asked for cannot be honoured."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells give it: 128 + SIGINT."""
+
+PIPE_CLOSED = 141
+"""Exit code when the reader of stdout has gone: 128 + SIGPIPE."""
+
+
+def guarded(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb, with the ends a user may meet: an error in one line, Ctrl-C, a closed pipe."""
+
+    @wraps(verb)
+    def run(**given: Any) -> None:
+        try:
+            verb(**given)
+            sys.stdout.flush()
+        except AuguryError as error:
+            note(f"augury: {' '.join(str(error).split())}")
+            raise typer.Exit(REFUSED) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # What is still buffered would fail again when the interpreter flushes it on its way out.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(PIPE_CLOSED) from None
+
+    return run
+
+
+def note(text: str) -> None:
+    """One line on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress() -> Iterator[Progress | None]:
+    """A bar on stderr while something is loaded; nothing when stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    bar = Bar(TextColumn("{task.description}"), BarColumn(), console=Console(stderr=True), transient=True)
+    with bar:
+        task = bar.add_task("loading", total=1.0)
+        yield lambda what, share: bar.update(task, description=what, completed=share)

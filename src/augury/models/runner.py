@@ -1,0 +1,179 @@
+"""The runner: slots, committed lengths and trees over a ``Forward``.
+
+A request's rows in one verify are its root and its nodes, written behind the committed cache rows; commit
+moves the accepted path's rows together, right behind the root's. Nothing else knows cache rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from augury.errors import InputError
+from augury.models.forward import Forward, Segment
+from augury.models.target import Rows, Target, TargetInfo
+from augury.tree import MAX_NODES, DraftTree, FloatArray, IntArray, Path
+
+PREFILL_ROWS = 256
+"""Rows of one forward of a prompt: enough to be bound by arithmetic, few enough to keep buffers small."""
+
+
+def capacity(context: int) -> int:
+    """Cache rows of one slot: a full context, and a root with its tree behind it."""
+    return context + MAX_NODES + 1
+
+
+@dataclass
+class _Slot:
+    length: int = 0
+    verified: DraftTree | None = None  # the tree whose rows lie behind the committed ones
+
+
+class Runner(Target):
+    """A target over any ``Forward``.
+
+    Args:
+        forward: the arithmetic, with ``slots`` caches of ``capacity(info.context)`` rows.
+        info: what it is; ``runner`` and ``exact`` are taken from the forward.
+        slots: number of requests that can be open at once.
+    """
+
+    def __init__(self, forward: Forward, info: TargetInfo, slots: int) -> None:
+        self.forward = forward
+        self.info = replace(info, runner=info.runner or forward.name, exact=forward.exact)
+        self._free = list(range(slots))[::-1]
+        self._open: dict[int, _Slot] = {}
+
+    def open(self) -> int:
+        """See ``Target.open``."""
+        if not self._free:
+            n = len(self._open)
+            raise InputError(f"all {n} slots are taken; release one or load with max_num_seqs={n + 1} or more")
+        slot = self._free.pop()
+        self._open[slot] = _Slot()
+        return slot
+
+    def release(self, slot: int) -> None:
+        """See ``Target.release``."""
+        self._state(slot)
+        del self._open[slot]
+        self._free.append(slot)
+
+    def length(self, slot: int) -> int:
+        """See ``Target.length``."""
+        return self._state(slot).length
+
+    def prefill(self, slot: int, tokens: IntArray) -> None:
+        """See ``Target.prefill``. Raises ``InputError`` for a token or a length out of range."""
+        state = self._state(slot)
+        tokens = self._checked(tokens)
+        room = self.info.context - state.length
+        if len(tokens) > room:
+            raise InputError(
+                f"{len(tokens)} tokens do not fit slot {slot}: it holds {state.length} of "
+                f"{self.info.context}; prefill at most {room}"
+            )
+        state.verified = None
+        for at in range(0, len(tokens), PREFILL_ROWS):
+            chunk = tokens[at : at + PREFILL_ROWS]
+            rows = np.arange(len(chunk), dtype=np.int32)
+            self.forward.run([Segment(slot, state.length, chunk, rows - 1, rows)], logits=False)
+            state.length += len(chunk)
+
+    def verify(self, slots: Sequence[int], roots: Sequence[int], trees: Sequence[DraftTree]) -> Rows:
+        """See ``Target.verify``. Raises ``InputError`` before anything is computed."""
+        if not len(slots) == len(roots) == len(trees):
+            raise InputError(
+                f"verify got {len(slots)} slots, {len(roots)} roots and {len(trees)} trees; "
+                "give one of each for every request"
+            )
+        if not slots:
+            return Rows([], [])
+        if len(set(slots)) < len(slots):
+            raise InputError(f"slots {list(slots)} name a slot twice; give every request its own")
+        segments = []
+        for slot, root, tree in zip(slots, roots, trees, strict=True):
+            state = self._state(slot)
+            if state.length >= self.info.context:
+                raise InputError(
+                    f"slot {slot} is full: the context holds {self.info.context} tokens and the root would be "
+                    f"number {state.length + 1}"
+                )
+            tokens = self._checked(np.concatenate([np.asarray([root], np.int32), tree.tokens]))
+            parents = np.concatenate([np.asarray([-1], np.int32), tree.parents + 1]).astype(np.int32)
+            depths = np.concatenate([np.asarray([0], np.int32), tree.depths]).astype(np.int32)
+            segments.append(Segment(slot, state.length, tokens, parents, depths))
+        logits, hidden = self.forward.run(segments, logits=True)
+        assert logits is not None
+        for slot, tree in zip(slots, trees, strict=True):
+            self._open[slot].verified = tree
+        ends = np.cumsum([len(s.tokens) for s in segments])[:-1]
+        return Rows(np.split(logits, ends), None if hidden is None else np.split(hidden, ends))
+
+    def commit(self, slots: Sequence[int], paths: Sequence[Path]) -> None:
+        """See ``Target.commit``. Raises ``InputError``, with nothing changed, for what was not verified."""
+        if len(slots) != len(paths):
+            raise InputError(f"commit got {len(slots)} slots and {len(paths)} paths; give one path to each slot")
+        if len(set(slots)) < len(slots):
+            raise InputError(f"slots {list(slots)} name a slot twice; commit each once")
+        for slot, path in zip(slots, paths, strict=True):
+            self._check_path(slot, path)
+        for slot, path in zip(slots, paths, strict=True):
+            state = self._open[slot]
+            first = state.length + 1
+            rows = [first + node for node in path.nodes]
+            if rows != list(range(first, first + len(rows))):
+                self.forward.move(slot, rows, first)
+            state.length = first + len(rows)
+            state.verified = None
+
+    def truncate(self, slot: int, length: int) -> None:
+        """See ``Target.truncate``."""
+        state = self._state(slot)
+        if not 0 <= length <= state.length:
+            raise InputError(f"slot {slot} holds {state.length} tokens, it cannot be rolled back to {length}")
+        state.length = length
+        state.verified = None
+
+    def snapshot(self, slot: int) -> list[FloatArray]:
+        """See ``Target.snapshot``: keys then values of every layer, f32[length, kv_heads, head_dim]."""
+        return self.forward.read(slot, self._state(slot).length)
+
+    def _state(self, slot: int) -> _Slot:
+        try:
+            return self._open[slot]
+        except KeyError:
+            opened = ", ".join(map(str, sorted(self._open))) or "none"
+            raise InputError(f"slot {slot} is not open; open slots: {opened}") from None
+
+    def _checked(self, tokens: IntArray) -> IntArray:
+        """The tokens as contiguous i32[m], all inside the vocabulary."""
+        given = np.asarray(tokens)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise InputError(f"tokens must be a list of integer ids, got {given.dtype} of shape {given.shape}")
+        if given.size and not 0 <= int(given.min()) <= int(given.max()) < self.info.vocab_size:
+            wrong = int(given.min()) if given.min() < 0 else int(given.max())
+            raise InputError(f"token id {wrong} is outside the vocabulary of {self.info.vocab_size}")
+        return np.ascontiguousarray(given, np.int32)
+
+    def _check_path(self, slot: int, path: Path) -> None:
+        state = self._state(slot)
+        tree = state.verified
+        if tree is None:
+            raise InputError(f"slot {slot} has nothing to commit; call verify first")
+        above = -1
+        for node in path.nodes:
+            if not 0 <= node < len(tree) or int(tree.parents[node]) != above:
+                raise InputError(
+                    f"{list(path.nodes)} is not a path of the verified tree of {len(tree)} nodes: "
+                    f"node {node} does not follow node {above}"
+                )
+            above = node
+        after = state.length + 1 + len(path.nodes)
+        if after > self.info.context:
+            raise InputError(
+                f"committing {1 + len(path.nodes)} tokens makes {after} in slot {slot}, the context holds "
+                f"{self.info.context}; cut the path to {self.info.context - state.length - 1} nodes"
+            )

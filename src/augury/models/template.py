@@ -1,0 +1,176 @@
+"""Chat templates: a conversation as the text the model was trained to read.
+
+Templates come with models and are Jinja programs, so they run in minijinja: no access to Python, no other
+files, a fixed amount of work, a fixed size of text. Messages are user input and are checked first.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import minijinja
+
+from augury.errors import InputError, ModelError
+from augury.models.tokenizer import Tokenizer
+from augury.tree import IntArray
+
+FUEL = 10_000_000
+"""Instructions one rendering may take; a long conversation takes some thousands."""
+
+MAX_TEXT = 16 << 20
+"""Characters of one rendered conversation."""
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+Message = Mapping[str, object]
+
+
+class ChatTemplate:
+    """One chat template.
+
+    Args:
+        source: Jinja text.
+        name: of the model, for messages.
+        variables: texts of special tokens (``bos_token``, ``eos_token``, ...) that templates refer to.
+
+    Raises:
+        ModelError: the template does not parse.
+    """
+
+    def __init__(self, source: str, name: str, variables: Mapping[str, str] | None = None) -> None:
+        self.source = source
+        self.name = name
+        self._variables = dict(variables or {})
+        self._environment = minijinja.Environment(
+            trim_blocks=True, lstrip_blocks=True, pycompat=True, fuel=FUEL, auto_escape_callback=lambda _: False
+        )
+        self._environment.add_filter("tojson", _to_json)
+        self._environment.add_global("raise_exception", _raise)
+        self._environment.add_global("strftime_now", lambda form: datetime.now().strftime(form))
+        # transformers marks the parts to train on; marks print nothing
+        body = re.sub(r"\{%-?\s*(end)?generation\s*-?%\}", _unmarked, source)
+        try:
+            self._environment.add_template("chat", body)
+        except minijinja.TemplateError as error:
+            raise ModelError(f"the chat template of {name} does not parse: {_line(error)}") from None
+
+    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any) -> str:
+        """The text of a conversation.
+
+        Args:
+            messages: each a ``role`` and a ``content`` (text, or a list of text parts), and what else the
+                template knows, such as ``tool_calls``.
+            add_generation_prompt: end with the opening of the assistant's answer.
+            extra: further variables of the template (``tools``, ``enable_thinking``, ...).
+
+        Raises:
+            InputError: messages of a wrong shape, or refused by the template itself; says why.
+        """
+        return self._render(messages, add_generation_prompt, extra, lambda text: text)
+
+    def encode(
+        self, tokenizer: Tokenizer, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any
+    ) -> IntArray:
+        """Ids of a conversation, i32[m]: control tokens are those the template wrote, never a user's text."""
+        return tokenizer.encode_guarded(
+            lambda guard: self._render(messages, add_generation_prompt, extra, guard)
+        )
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool,
+        extra: Mapping[str, Any],
+        guard: Callable[[str], str],
+    ) -> str:
+        taken = sorted(set(extra) & {"messages", "add_generation_prompt", *self._variables})
+        if taken:
+            raise InputError(f"the template variable {taken[0]} is set by Augury; leave it out")
+        context = {
+            **self._variables,
+            **{name: _guarded(value, guard) for name, value in extra.items()},
+            "messages": [_guarded(_checked(i, m), guard) for i, m in enumerate(_listed(messages))],
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            text = self._environment.render_template("chat", **context)
+        except minijinja.TemplateError as error:
+            if "fuel" in str(error).lower():
+                raise InputError(
+                    f"the chat template of {self.name} needs more than {FUEL} instructions for these messages"
+                ) from None
+            raise InputError(f"the chat template of {self.name} refuses these messages: {_line(error)}") from None
+        if len(text) > MAX_TEXT:
+            raise InputError(f"the rendered conversation has {len(text)} characters, at most {MAX_TEXT} are allowed")
+        return text
+
+
+class _Refused(Exception):
+    """What a template says through ``raise_exception``."""
+
+
+def _raise(message: str) -> None:
+    raise _Refused(message)
+
+
+def _line(error: Exception) -> str:
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return str(cause).strip().splitlines()[0][:300]
+
+
+def _unmarked(found: re.Match[str]) -> str:
+    """A comment with the same trimming of spaces on both sides."""
+    return f"{{#{'-' if found[0].startswith('{%-') else ''} {'-' if found[0].endswith('-%}') else ''}#}}"
+
+
+def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+
+
+def _listed(messages: Sequence[Message]) -> Sequence[Message]:
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise InputError(f"messages must be a list of {{role, content}}, got {type(messages).__name__}")
+    if not messages:
+        raise InputError("messages is empty; give at least one {role, content}")
+    return messages
+
+
+def _checked(index: int, message: Message) -> dict[str, Any]:
+    where = f"messages[{index}]"
+    if not isinstance(message, Mapping):
+        raise InputError(f"{where} must be a mapping with role and content, got {type(message).__name__}")
+    role = message.get("role")
+    if role not in ROLES:
+        raise InputError(f"{where} has role {str(role)[:40]!r}; valid roles: {', '.join(ROLES)}")
+    content = message.get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str | bytes):
+        content = "".join(_part(where, part) for part in content)
+    elif content is None and role == "assistant" and message.get("tool_calls"):
+        content = ""
+    if not isinstance(content, str):
+        raise InputError(f"{where} has content of type {type(content).__name__}; give text")
+    return {**message, "content": content}
+
+
+def _part(where: str, part: object) -> str:
+    if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+    raise InputError(f"{where} has a content part of type {str(kind)[:40]!r}; only text is understood")
+
+
+def _guarded(value: Any, guard: Callable[[str], str]) -> Any:
+    """The value with every string in it guarded, except roles and keys, which templates compare."""
+    if isinstance(value, str):
+        return guard(value)
+    if isinstance(value, Mapping):
+        return {k: v if k == "role" else _guarded(v, guard) for k, v in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [_guarded(v, guard) for v in value]
+    return value

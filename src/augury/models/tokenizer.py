@@ -1,0 +1,386 @@
+"""Text to token ids and back.
+
+Encoding is the ``tokenizers`` library's. Decoding goes by bytes: every token stands for some bytes, and text
+is their UTF-8 reading, so that it can be given out token by token without splitting a character.
+"""
+
+from __future__ import annotations
+
+import codecs
+import functools
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+
+from augury.errors import ModelError
+from augury.tree import IntArray
+
+_SPACE = "\u2581"  # SentencePiece writes a space so
+
+
+class Tokenizer:
+    """The vocabulary of one model.
+
+    Args:
+        backend: a tokenizer of the ``tokenizers`` library.
+
+    Raises:
+        ModelError: its decoder is of a kind that does not map tokens to bytes; names it.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self._backend = backend
+        self._bytes, self._strips = _byte_map(backend)
+        self._special = {
+            id: token.content for id, token in backend.get_added_tokens_decoder().items() if token.special
+        }
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids the tokenizer knows; the target's vocabulary may be padded beyond."""
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    @property
+    def special(self) -> Mapping[int, str]:
+        """Control tokens: id -> text. ``decode`` leaves them out."""
+        return self._special
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """SHA-256 over all (id, token, control or not): equal for tokenizers whose ids mean the same."""
+        vocab = sorted((id, token, id in self._special) for token, id in self._backend.get_vocab().items())
+        return hashlib.sha256(json.dumps(vocab).encode()).hexdigest()
+
+    def id(self, token: str) -> int | None:
+        """Id of a token as it is spelt in the vocabulary, or None."""
+        found: int | None = self._backend.token_to_id(token)
+        return found
+
+    def encode(self, text: str, special: bool = True, start: bool = False) -> IntArray:
+        """Ids of a text, i32[m].
+
+        Args:
+            text: any text.
+            special: whether the text of a control token, such as ``<|im_end|>``, is read as that token. False
+                for what a stranger typed: it is then cut into ordinary tokens.
+            start: whether to add what the model expects at the start of a text (a begin token, if any). Chat
+                templates write it themselves.
+        """
+        self._backend.encode_special_tokens = not special
+        ids = self._backend.encode(text, add_special_tokens=start).ids
+        return np.asarray(ids, np.int32)
+
+    def encode_guarded(self, render: Callable[[Callable[[str], str]], str]) -> IntArray:
+        """Ids of a text made of trusted and untrusted parts, i32[m].
+
+        Args:
+            render: given a function ``guard`` that it must apply to every untrusted string, makes the whole
+                text. Control tokens are read everywhere but in guarded strings, and tokens may span the
+                border of a trusted and an untrusted part as in the text without guards.
+        """
+        texts = sorted(self._special.values(), key=len, reverse=True)
+        pattern = re.compile("|".join(map(re.escape, texts))) if texts else None
+        marks: dict[str, str] = {}
+
+        def guard(text: str) -> str:
+            def mark(found: re.Match[str]) -> str:
+                # A private-use character and 128 random bits: nobody can type it beforehand.
+                return marks.setdefault(found[0], f"\ue000{secrets.token_hex(16)}\ue000")
+
+            return text if pattern is None else pattern.sub(mark, text)
+
+        text = render(guard)
+        if not marks or pattern is None:
+            return self.encode(text, special=True)
+        secret, backend = self._renamed
+        text = pattern.sub(lambda found: f"{secret}{found[0]}{secret}", text)
+        for original, mark in marks.items():
+            text = text.replace(mark, original)
+        return np.asarray(backend.encode(text, add_special_tokens=False).ids, np.int32)
+
+    @functools.cached_property
+    def _renamed(self) -> tuple[str, tokenizers.Tokenizer]:
+        """A twin whose control tokens are spelt with a secret around them, and the secret."""
+        secret = f"\ue000{secrets.token_hex(16)}\ue000"
+        spec = json.loads(self._backend.to_str())
+        names = set(self._special.values())
+        for token in spec["added_tokens"]:
+            if token["content"] in names:
+                token["content"] = f"{secret}{token['content']}{secret}"
+        vocab = spec["model"].get("vocab")
+        if isinstance(vocab, dict):
+            spec["model"]["vocab"] = {
+                f"{secret}{t}{secret}" if t in names else t: i for t, i in vocab.items()
+            }
+        elif isinstance(vocab, list):
+            for entry in vocab:
+                if entry[0] in names:
+                    entry[0] = f"{secret}{entry[0]}{secret}"
+        unknown = spec["model"].get("unk_token")
+        if unknown in names:
+            spec["model"]["unk_token"] = f"{secret}{unknown}{secret}"
+        return secret, tokenizers.Tokenizer.from_str(json.dumps(spec))
+
+    def decode(self, ids: Sequence[int] | IntArray, special: bool = False) -> str:
+        """Text of ids; bytes that are not UTF-8 become U+FFFD. Control tokens are shown only if ``special``."""
+        stream = Incremental(self, special=special)
+        return stream.push(ids) + stream.flush()
+
+    def token_bytes(self, id: int) -> bytes:
+        """Bytes one token stands for; of a control token its name, of an id beyond the vocabulary none."""
+        known = self._special.get(id)
+        return known.encode() if known is not None else self._bytes(id)
+
+    def incremental(self, context: Sequence[int] | IntArray = ()) -> Incremental:
+        """A detokeniser for ids that come one after another behind ``context``.
+
+        Behind a context the first token keeps its leading space; tokenizers that strip it do so at the start
+        of a text only.
+        """
+        return Incremental(self, started=any(int(i) not in self._special for i in context))
+
+
+class Incremental:
+    """Text as its tokens come: ``push`` gives what became whole, ``flush`` what is left.
+
+    All pieces joined equal ``decode`` of all ids. Each token costs its own bytes only.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, started: bool = False, special: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._strip = tokenizer._strips and not started
+        self._show = special
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, ids: Sequence[int] | IntArray) -> str:
+        """Text that became whole with these ids."""
+        return "".join([self._one(int(id)) for id in ids])
+
+    def flush(self) -> str:
+        """What is left at the end: U+FFFD for the bytes of an unfinished character, or nothing."""
+        return self._utf8.decode(b"", final=True)
+
+    def _one(self, id: int) -> str:
+        if id in self._tokenizer.special:
+            # A control token ends whatever character was unfinished.
+            left = self._utf8.decode(b"", final=True)
+            return left + self._tokenizer.special[id] if self._show else left
+        data = self._tokenizer.token_bytes(id)
+        if self._strip and data:
+            self._strip = False
+            data = data.removeprefix(b" ")
+        return self._utf8.decode(data)
+
+
+# ---- tokens as bytes ---------------------------------------------------------------------------------------
+
+
+def _byte_map(backend: tokenizers.Tokenizer) -> tuple[Callable[[int], bytes], bool]:
+    """A function from id to bytes, and whether a leading space of a text is stripped."""
+    spec = json.loads(backend.to_str()).get("decoder") or {"type": "Fuse"}
+    steps = spec["decoders"] if spec["type"] == "Sequence" else [spec]
+    replaced: list[tuple[str, str]] = []
+    fallback = level = strips = False
+    for step in steps:
+        match step["type"]:
+            case "ByteLevel":
+                level = True
+            case "ByteFallback":
+                fallback = True
+            case "Fuse":
+                pass
+            case "Replace" if "String" in step["pattern"]:
+                replaced.append((step["pattern"]["String"], step["content"]))
+            case "Metaspace":
+                replaced.append((step["replacement"], " "))
+                strips = step.get("prepend_scheme", "always") != "never"
+            case "Strip" if (step["content"], step["start"], step["stop"]) == (" ", 1, 0):
+                strips = True
+            case other:
+                raise ModelError(
+                    f"the tokenizer's decoder step {other} is not known; known are ByteLevel, ByteFallback, Fuse, "
+                    "Metaspace, Replace of a string, Strip of one leading space"
+                )
+    added = {id: token.content for id, token in backend.get_added_tokens_decoder().items()}
+
+    @functools.cache
+    def of(id: int) -> bytes:
+        if id in added:
+            return added[id].encode()
+        token = backend.id_to_token(id)
+        if token is None:
+            return b""
+        if level:
+            return _from_byte_level(token)
+        if fallback and re.fullmatch("<0x[0-9A-F]{2}>", token):
+            return bytes([int(token[3:5], 16)])
+        for old, new in replaced:
+            token = token.replace(old, new)
+        return str(token).encode()
+
+    return of, strips
+
+
+@functools.cache
+def _byte_level_alphabet() -> Mapping[str, int]:
+    """GPT-2's spelling of bytes as printable characters: printable Latin-1 stands for itself, the rest follows."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [b for b in range(256) if b not in set(plain)]
+    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(rest)}
+
+
+def _from_byte_level(token: str) -> bytes:
+    alphabet = _byte_level_alphabet()
+    try:
+        return bytes([alphabet[c] for c in token])
+    except KeyError:
+        return token.encode()
+
+
+# ---- from files --------------------------------------------------------------------------------------------
+
+
+def tokenizer_from_file(path: Path) -> Tokenizer:
+    """From a ``tokenizer.json``. Raises ``ModelError`` when it cannot be read."""
+    try:
+        return Tokenizer(tokenizers.Tokenizer.from_str(path.read_text("utf-8")))
+    except ModelError:
+        raise
+    except Exception as damage:  # the library raises bare Exception
+        raise ModelError(f"{path.name} is not a tokenizer that the tokenizers library reads: {damage}") from None
+
+
+_WORDS_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_WORDS_QWEN2 = _WORDS_LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+
+
+def _split(pattern: str) -> Any:
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+_PRE: Mapping[str, Callable[[], Any]] = {
+    "gpt-2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
+    "smollm": lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    ),
+    "llama-bpe": lambda: _split(_WORDS_LLAMA3),
+    "qwen2": lambda: _split(_WORDS_QWEN2),
+}
+"""GGUF's name of a pre-tokenizer -> what it is."""
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  # GGUF token types
+
+
+def tokenizer_from_gguf(get: Callable[[str], Any]) -> Tokenizer:
+    """From GGUF metadata.
+
+    Args:
+        get: metadata key -> value or None.
+
+    Raises:
+        ModelError: a tokenizer model or pre-tokenizer that is not known; names it.
+    """
+    model = get("tokenizer.ggml.model")
+    tokens = get("tokenizer.ggml.tokens")
+    if not tokens:
+        raise ModelError("the GGUF metadata hold no tokenizer.ggml.tokens")
+    kinds = get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    if model == "gpt2":
+        backend = _byte_level_bpe(get, tokens)
+    elif model == "llama":
+        backend = _sentencepiece_bpe(get, tokens, kinds)
+    else:
+        raise ModelError(f"GGUF tokenizer model {model!r} is not known; known are gpt2 and llama")
+    vocab = {token: i for i, token in enumerate(tokens)}
+    backend.add_special_tokens(
+        [
+            AddedToken(token, special=True, normalized=False)
+            for token, kind in zip(tokens, kinds, strict=True)
+            if kind == _CONTROL
+        ]
+    )
+    backend.add_tokens(
+        [
+            AddedToken(token, special=False, normalized=False)
+            for token, kind in zip(tokens, kinds, strict=True)
+            if kind == _USER
+        ]
+    )
+    if backend.get_vocab_size() != len(vocab):
+        raise ModelError(f"the GGUF tokenizer has {len(vocab)} tokens, {backend.get_vocab_size()} after reading")
+    begins = get("tokenizer.ggml.add_bos_token")
+    if begins is None:
+        begins = model == "llama" or get("tokenizer.ggml.pre") == "llama-bpe"
+    begin = get("tokenizer.ggml.bos_token_id")
+    if begins and begin is not None:
+        name = tokens[begin]
+        backend.post_processor = processors.TemplateProcessing(
+            single=[name, "$A"], pair=[name, "$A", name, "$B"], special_tokens=[(name, begin)]
+        )
+    return Tokenizer(backend)
+
+
+def _byte_level_bpe(get: Callable[[str], Any], tokens: Sequence[str]) -> tokenizers.Tokenizer:
+    pre = get("tokenizer.ggml.pre")
+    if pre not in _PRE:
+        raise ModelError(f"GGUF pre-tokenizer {pre!r} is not known; known are {', '.join(sorted(_PRE))}")
+    merges = [tuple(merge.split(" ")) for merge in get("tokenizer.ggml.merges") or ()]
+    if not all(len(merge) == 2 for merge in merges):
+        raise ModelError("the GGUF metadata hold a tokenizer merge that is not two tokens")
+    vocab = {token: i for i, token in enumerate(tokens)}
+    backend = tokenizers.Tokenizer(models.BPE(vocab, merges, ignore_merges=pre == "llama-bpe"))
+    if pre == "qwen2":
+        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = _PRE[pre]()
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _sentencepiece_bpe(
+    get: Callable[[str], Any], tokens: Sequence[str], kinds: Sequence[int]
+) -> tokenizers.Tokenizer:
+    """SentencePiece's BPE: of all neighbours the pair whose union has the best score is joined first."""
+    scores = get("tokenizer.ggml.scores")
+    if not scores or len(scores) != len(tokens):
+        raise ModelError("the GGUF metadata hold no tokenizer.ggml.scores for every token")
+    vocab = {token: i for i, token in enumerate(tokens)}
+    pieces = {t for t, kind in zip(tokens, kinds, strict=True) if kind in (_NORMAL, _USER, _UNUSED)}
+    merges: list[tuple[float, int, int, str, str]] = []
+    for token in pieces:
+        score = scores[vocab[token]]
+        for cut in range(1, len(token)):
+            left, right = token[:cut], token[cut:]
+            if left in pieces and right in pieces:
+                merges.append((-score, vocab[left], vocab[right], left, right))
+    merges.sort()
+    unknown = next((t for t, kind in zip(tokens, kinds, strict=True) if kind == _UNKNOWN), None)
+    backend = tokenizers.Tokenizer(
+        models.BPE(
+            vocab, [(left, right) for *_, left, right in merges], unk_token=unknown, fuse_unk=True, byte_fallback=True
+        )
+    )
+    prefix = get("tokenizer.ggml.add_space_prefix")
+    spaces = [normalizers.Replace(" ", _SPACE)]
+    ends = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    if prefix is None or prefix:
+        spaces.insert(0, normalizers.Prepend(_SPACE))
+        ends.append(decoders.Strip(" ", 1, 0))
+    backend.normalizer = normalizers.Sequence(spaces)
+    backend.decoder = decoders.Sequence(ends)
+    return backend

@@ -1,0 +1,1 @@
+"""Reads records, and shows them."""

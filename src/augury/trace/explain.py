@@ -1,0 +1,137 @@
+"""Tells what happened in a request, step by step: who guessed what, what the target thought, what was kept.
+
+Pure functions from records to rich renderables. Tokens come as bytes, because a token need not be a whole
+character: Chinese text is full of tokens that are two of a character's three bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from augury.record import RequestRecord, StepRecord
+from augury.trace.figures import figures, line
+
+Bytes = Callable[[int], bytes]
+"""The bytes of a token."""
+
+Fate = Literal["accepted", "rejected", "not reached", "cut off"]
+"""``not reached``: the rule stopped before it. ``cut off``: accepted, but the answer ended before it."""
+
+_STYLE = {"accepted": "green", "rejected": "red", "not reached": "dim", "cut off": "yellow"}
+
+
+def legible(raw: bytes) -> str:
+    """Bytes of tokens for the eye: quoted, controls escaped, bytes that are no whole character as ``‹E4 BB›``."""
+    out = ""
+    while raw:
+        try:
+            out += _escaped(raw.decode())
+            break
+        except UnicodeDecodeError as bad:
+            out += _escaped(raw[: bad.start].decode()) + "‹" + raw[bad.start : bad.end].hex(" ").upper() + "›"
+            raw = raw[bad.end :]
+    return '"' + out.replace("›‹", " ") + '"'
+
+
+def fates(step: StepRecord) -> list[Fate]:
+    """What became of each node of the step's tree.
+
+    The rule goes down from the root and tries a node's children in order until one is accepted, so the
+    siblings behind an accepted node, and all that hangs on a rejected one, are never looked at.
+    """
+    kept = {node: place for place, node in enumerate(step.path.nodes)}
+    settled: set[int] = set()  # parents one of whose children was accepted already
+    found: list[Fate] = []
+    for node, parent in enumerate(step.tree.parents.tolist()):
+        if node in kept:
+            settled.add(parent)
+            found.append("accepted" if kept[node] < len(step.emitted) else "cut off")
+        elif (parent >= 0 and parent not in kept) or parent in settled:
+            found.append("not reached")
+        else:
+            found.append("rejected")
+    return found
+
+
+def explain(record: RequestRecord, token: Bytes) -> RenderableType:
+    """All steps of a request and its summary."""
+    steps = [step(n, s, record.drafters, token) for n, s in enumerate(record.steps, 1)]
+    return Group(*steps, summary(record))
+
+
+def step(number: int, record: StepRecord, drafters: Sequence[str], token: Bytes) -> RenderableType:
+    """One step as a tree of tokens below the root."""
+    head = Text.assemble(
+        (f"step {number}", "bold"),
+        f"  position {record.position}  root {legible(token(record.root))}  emits ",
+        (legible(b"".join(token(t) for t in record.emitted)), "bold"),
+    )
+    shown = Tree(head)
+    shown.add(Text(_times(record), "dim"))
+    if record.proposals:
+        shown.add(Text(_offers(record), "dim"))
+    if record.reason is not None:
+        shown.add(Text(f"nothing was drafted: {record.reason}"))
+    last = record.path.nodes[-1] if record.path.nodes else -1
+    branches: dict[int, Tree] = {-1: shown}
+    for node, fate in enumerate(fates(record)):
+        parent = int(record.tree.parents[node])
+        branches[node] = branches[parent].add(_node(record, node, fate, drafters, token))
+    if len(record.emitted) > len(record.path.nodes):
+        kind = "own token" if not len(record.tree) else "correction" if record.tree.children(last) else "bonus token"
+        branches[last].add(Text.assemble((kind, "blue"), f"  {legible(token(record.path.next_token))}"))
+    return shown
+
+
+def summary(record: RequestRecord) -> RenderableType:
+    """The request in a few lines: its figures, its drafters, and why nothing was drafted where nothing was."""
+    f = figures(record)
+    table = Table("drafter", "proposed", "drafted", "accepted", "rate", "ms", "faults", box=None, pad_edge=False)
+    for d in f.drafters:
+        rate = f"{d.accepted / d.drafted:.0%}" if d.drafted else "-"
+        table.add_row(d.name, str(d.proposed), str(d.drafted), str(d.accepted), rate, f"{d.ms:.1f}", str(d.faults))
+    histogram = ", ".join(f"{accepted}: {steps}" for accepted, steps in enumerate(f.acceptance_histogram))
+    ended = f.finish_reason or "not yet"
+    lines = [
+        f"ended: {ended}" + (f" at {record.stop!r}" if record.stop is not None else ""),
+        line(record),
+        f"steps by accepted draft tokens: {histogram or '-'}",
+        *(f"{steps} steps without a draft: {why}" for why, steps in f.undrafted.items()),
+    ]
+    return Group(*(Text(one) for one in lines), *([table] if f.drafters else []))
+
+
+def _node(record: StepRecord, node: int, fate: Fate, drafters: Sequence[str], token: Bytes) -> Text:
+    tree = record.tree
+    drafter = drafters[int(tree.source[node])]
+    parts = [legible(token(int(tree.tokens[node]))), drafter, f"survival {tree.survival[node]:.2f}"]
+    if record.probabilities is not None:
+        parts.append(f"p {record.probabilities[node]:.3f}")
+    if node in tree.laws:
+        parts.append(f"q {tree.laws[node][tree.tokens[node]]:.3f}")
+    return Text.assemble((fate, _STYLE[fate]), "  " + "  ".join(parts))
+
+
+def _times(record: StepRecord) -> str:
+    phases = ("draft", "verify", "accept", "commit", "rest")
+    laps = " + ".join(f"{phase} {getattr(record, phase + '_ms'):.2f}" for phase in phases)
+    return f"{laps} = {record.ms:.2f} ms, {record.rows} row{'s' if record.rows != 1 else ''}"
+
+
+def _offers(record: StepRecord) -> str:
+    offers = [
+        f"{p.drafter} {p.nodes} in {p.ms:.2f} ms" + (f" (dropped: {p.fault})" if p.fault else "")
+        for p in record.proposals
+    ]
+    return f"offered: {', '.join(offers)}; verified: {record.drafted}"
+
+
+def _escaped(text: str) -> str:
+    named = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+    return "".join(named.get(c) or (c if c.isprintable() else f"\\u{{{ord(c):X}}}") for c in text)

@@ -1,0 +1,589 @@
+"""The compiled forward against plain torch, and its promise: a row's bits depend on the tokens before it alone."""
+
+import dataclasses
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from augury.errors import InputError, ModelError
+from augury.models import native
+from augury.models.config import BlockConfig, Rope
+from augury.models.forward import Segment
+from augury.models.native import NativeForward, native_available
+from augury.tree import MAX_NODES, DraftTree, FloatArray, IntArray
+
+pytestmark = pytest.mark.skipif(
+    native_available() is not None, reason=f"native forward: {native_available()}"
+)
+
+CONTEXT = 400
+CAPACITY = CONTEXT + MAX_NODES + 1
+
+
+# ---------------------------------------------------------------------------------------------- small models
+
+
+def rope(half: int, base: float, factor: float = 1.0) -> Rope:
+    angles = np.arange(CONTEXT)[:, None] / base ** (np.arange(half) / half)
+    return Rope((np.cos(angles) * factor).astype(np.float32), (np.sin(angles) * factor).astype(np.float32))
+
+
+LLAMA = BlockConfig(
+    family="llama",
+    vocab_size=101,
+    hidden_size=72,
+    intermediate_size=100,
+    layers=2,
+    heads=6,
+    kv_heads=2,
+    head_dim=32,
+    context=CONTEXT,
+    norm_eps=1e-5,
+    activation="silu",
+    tied=True,
+    qkv_bias=False,
+    o_bias=False,
+    mlp_bias=False,
+    qk_norm=False,
+    post_norms=False,
+    attn_scale=32**-0.5,
+    attn_softcap=0.0,
+    logit_softcap=0.0,
+    embed_scale=1.0,
+    windows=(0, 0),
+    ropes=(0, 0),
+    rope_tables=(rope(16, 1e4),),
+)
+CONFIGS = {
+    "llama": LLAMA,
+    "qwen": dataclasses.replace(
+        LLAMA, tied=False, qkv_bias=True, head_dim=64, heads=3, kv_heads=3, rope_tables=(rope(32, 1e6),)
+    ),
+    "gemma": dataclasses.replace(
+        LLAMA,
+        layers=3,
+        hidden_size=80,
+        vocab_size=160,
+        heads=4,
+        kv_heads=1,
+        head_dim=256,
+        activation="gelu_tanh",
+        qk_norm=True,
+        post_norms=True,
+        attn_scale=256**-0.5,
+        attn_softcap=20.0,
+        logit_softcap=3.0,
+        embed_scale=80**0.5,
+        windows=(24, 0, 5),
+        ropes=(0, 1, 0),
+        rope_tables=(rope(128, 1e4), rope(128, 1e6, 0.5)),
+    ),
+    "phi": dataclasses.replace(
+        LLAMA,
+        head_dim=80,
+        heads=2,
+        kv_heads=1,
+        o_bias=True,
+        mlp_bias=True,
+        attn_scale=80**-0.5,
+        rope_tables=(rope(16, 1e4, 1.2),),
+    ),
+    "many_heads": dataclasses.replace(
+        LLAMA,
+        heads=16,
+        kv_heads=1,
+        head_dim=128,
+        attn_scale=0.1,
+        ropes=(-1, 0),
+        windows=(0, 40),
+        rope_tables=(rope(64, 1e4),),
+    ),
+    "odd": dataclasses.replace(
+        LLAMA, vocab_size=33, hidden_size=50, intermediate_size=17, head_dim=20, rope_tables=(rope(9, 1e4),)
+    ),
+}
+
+
+def random_weights(c: BlockConfig, seed: int = 0) -> dict[str, torch.Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    d, f, n = c.hidden_size, c.intermediate_size, c.head_dim
+
+    def draw(*shape: int, scale: float, mean: float = 0.0) -> torch.Tensor:
+        return mean + scale * torch.randn(shape, generator=random)
+
+    def linear(out: int, inputs: int) -> torch.Tensor:
+        return draw(out, inputs, scale=1.5 * inputs**-0.5).bfloat16()
+
+    w = {"embed": draw(c.vocab_size, d, scale=1.0).bfloat16(), "final_norm": draw(d, scale=0.3, mean=1.0)}
+    if not c.tied:
+        w["head"] = linear(c.vocab_size, d)
+    for i in range(c.layers):
+        qkv = (c.heads + 2 * c.kv_heads) * n
+        layer = {
+            "attn_norm": draw(d, scale=0.3, mean=1.0),
+            "mlp_norm": draw(d, scale=0.3, mean=1.0),
+            "qkv": linear(qkv, d),
+            "o": linear(d, c.heads * n),
+            "gate_up": linear(2 * f, d),
+            "down": linear(d, f),
+        }
+        if c.qkv_bias:
+            layer["qkv_bias"] = draw(qkv, scale=0.5)
+        if c.o_bias:
+            layer["o_bias"] = draw(d, scale=0.5)
+        if c.mlp_bias:
+            layer |= {"gate_up_bias": draw(2 * f, scale=0.5), "down_bias": draw(d, scale=0.5)}
+        if c.qk_norm:
+            layer |= {"q_norm": draw(n, scale=0.3, mean=2.0), "k_norm": draw(n, scale=0.3, mean=2.0)}
+        if c.post_norms:
+            layer |= {x: draw(d, scale=0.3, mean=1.0) for x in ("post_attn_norm", "post_mlp_norm")}
+        w |= {f"layers.{i}.{name}": x for name, x in layer.items()}
+    return w
+
+
+# ------------------------------------------------------------------------------- the same arithmetic, written out
+
+
+def bf16(x: torch.Tensor) -> torch.Tensor:
+    return x.float().bfloat16().double()
+
+
+def reference(c: BlockConfig, w: dict[str, torch.Tensor], tokens: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and hidden states of a whole chain in float64, rounded to bfloat16 where the design rounds."""
+    m, n = len(tokens), c.head_dim
+    at = torch.arange(m)
+
+    def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + c.norm_eps) * weight.double()
+
+    def cap(x: torch.Tensor, limit: float) -> torch.Tensor:
+        return limit * torch.tanh(x / limit) if limit else x
+
+    def rotate(x: torch.Tensor, table: Rope) -> torch.Tensor:  # x [m, heads, n]
+        half = table.cos.shape[1]
+        cos, sin = (torch.from_numpy(t[:m]).double()[:, None] for t in (table.cos, table.sin))
+        a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+        return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
+
+    def linear(x: torch.Tensor, i: int, name: str) -> torch.Tensor:
+        out = bf16(x) @ w[f"layers.{i}.{name}"].double().T
+        bias = w.get(f"layers.{i}.{name}_bias")
+        return out if bias is None else out + bias.double()
+
+    x = w["embed"][torch.from_numpy(tokens).long()].double() * c.embed_scale
+    for i in range(c.layers):
+        own = {k.split(".", 2)[2]: v for k, v in w.items() if k.startswith(f"layers.{i}.")}
+        q, k, v = (
+            linear(norm(x, own["attn_norm"]), i, "qkv")
+            .reshape(m, -1, n)
+            .split([c.heads, c.kv_heads, c.kv_heads], 1)
+        )
+        if c.qk_norm:
+            q, k = norm(q, own["q_norm"]), norm(k, own["k_norm"])
+        if c.ropes[i] >= 0:
+            q, k = (rotate(y, c.rope_tables[c.ropes[i]]) for y in (q, k))
+        k, v = (bf16(y).repeat_interleave(c.heads // c.kv_heads, 1) for y in (k, v))
+        scores = cap(torch.einsum("qhd,khd->hqk", q, k) * c.attn_scale, c.attn_softcap)
+        hidden_from = at[:, None] < at[None]
+        if c.windows[i]:
+            hidden_from |= at[:, None] - at[None] >= c.windows[i]
+        mixed = torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden_from, -torch.inf).softmax(-1), v)
+        y = linear(mixed.reshape(m, -1), i, "o")
+        x = x + (norm(y, own["post_attn_norm"]) if c.post_norms else y)
+        gate, up = linear(norm(x, own["mlp_norm"]), i, "gate_up").chunk(2, -1)
+        act = torch.nn.functional.silu if c.activation == "silu" else torch.nn.GELU("tanh")
+        y = linear(act(gate) * up, i, "down")
+        x = x + (norm(y, own["post_mlp_norm"]) if c.post_norms else y)
+    x = norm(x, w["final_norm"])
+    logits = bf16(x) @ w["embed" if c.tied else "head"].double().T
+    return cap(logits, c.logit_softcap), x
+
+
+# ------------------------------------------------------------------------------------------------------ running
+
+
+def chain(slot: int, length: int, tokens: IntArray) -> Segment:
+    n = len(tokens)
+    return Segment(
+        slot, length, tokens, np.arange(-1, n - 1, dtype=np.int32), np.arange(n, dtype=np.int32)
+    )
+
+
+def tree_rows(slot: int, length: int, root: int, tree: DraftTree) -> Segment:
+    return Segment(
+        slot,
+        length,
+        np.concatenate([[root], tree.tokens]).astype(np.int32),
+        np.concatenate([[-1], tree.parents + 1]).astype(np.int32),
+        np.concatenate([[0], tree.depths]).astype(np.int32),
+    )
+
+
+def bits(x: FloatArray) -> bytes:
+    return np.ascontiguousarray(x).tobytes()
+
+
+def solo(forward: NativeForward, tokens: IntArray, slot: int = 0) -> tuple[list[bytes], list[bytes]]:
+    """Bits of logits and hidden state after each token, every token in a forward of its own."""
+    out: tuple[list[bytes], list[bytes]] = ([], [])
+    for i in range(len(tokens)):
+        logits, hidden = forward.run([chain(slot, i, tokens[i : i + 1])], True)
+        assert logits is not None
+        assert hidden is not None
+        out[0].append(bits(logits))
+        out[1].append(bits(hidden))
+    return out
+
+
+def cache_bits(forward: NativeForward, slot: int, length: int) -> list[bytes]:
+    return [bits(x) for x in forward.read(slot, length)]
+
+
+def some_tokens(c: BlockConfig, n: int, seed: int = 1) -> IntArray:
+    return np.random.default_rng(seed).integers(0, c.vocab_size, n).astype(np.int32)
+
+
+@pytest.fixture(scope="module", params=list(CONFIGS))
+def model(request: pytest.FixtureRequest) -> Iterator[tuple[BlockConfig, dict[str, torch.Tensor], NativeForward]]:
+    c = CONFIGS[request.param]
+    w = random_weights(c)
+    yield c, w, NativeForward(c, w, slots=3, capacity=CAPACITY, threads=2)
+
+
+Model = tuple[BlockConfig, dict[str, torch.Tensor], NativeForward]
+
+
+def test_agrees_with_plain_torch(model: Model) -> None:
+    c, w, forward = model
+    tokens = some_tokens(c, 150)
+    logits, hidden = forward.run([chain(0, 0, tokens)], True)
+    expected, states = reference(c, w, tokens)
+    assert logits is not None
+    assert hidden is not None
+    # Rounding to bfloat16 turns a difference of one ulp into one of 2^-9 here and there; hence not tighter.
+    assert np.abs(logits - expected.numpy()).max() < 0.02 * expected.std().item()
+    assert np.abs(hidden - states.numpy()).max() < 0.02 * states.std().item()
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("gemma", {"activation": "silu"}),
+        ("gemma", {"attn_softcap": 0.0}),
+        ("gemma", {"logit_softcap": 0.0}),
+        ("gemma", {"embed_scale": 1.0}),
+        ("gemma", {"windows": (0, 0, 5)}),
+        ("gemma", {"windows": (24, 0, 6)}),
+        ("gemma", {"ropes": (0, 0, 0)}),
+        ("gemma", {"qk_norm": False}),
+        ("gemma", {"post_norms": False}),
+        ("gemma", {"norm_eps": 0.1}),
+        ("qwen", {"qkv_bias": False}),
+        ("qwen", {"tied": True}),
+        ("phi", {"o_bias": False}),
+        ("phi", {"mlp_bias": False}),
+        ("phi", {"attn_scale": 0.2}),
+        ("many_heads", {"ropes": (0, 0)}),
+        ("many_heads", {"windows": (0, 0)}),
+    ],
+)
+def test_every_switch_is_seen_by_the_comparison(name: str, change: dict[str, object]) -> None:
+    """The reference with one switch turned must differ by more than the tolerance above, or that test is blind."""
+    c = CONFIGS[name]
+    w, tokens = random_weights(c), some_tokens(c, 150)
+    turned = dataclasses.replace(c, **change)  # type: ignore[arg-type]
+    there = {k: v for k, v in w.items() if not k.endswith("_bias") or getattr(turned, _switch(k))}
+    right, _ = reference(c, w, tokens)
+    wrong, _ = reference(turned, there, tokens)
+    assert (wrong - right).abs().max() > 0.05 * right.std()
+
+
+def _switch(name: str) -> str:
+    return {"qkv_bias": "qkv_bias", "o_bias": "o_bias"}.get(name.split(".")[-1], "mlp_bias")
+
+
+def test_any_chunking_gives_the_same_bits(model: Model) -> None:
+    c, _, forward = model
+    tokens = some_tokens(c, 75)
+    logits, hidden = solo(forward, tokens)
+    cache = cache_bits(forward, 0, 75)
+    assert len(set(logits)) > 60
+    for cuts in ([75], [1, 64, 10], [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 10], [12, 13, 14, 36], [31, 33, 11]):
+        at = 0
+        for n in cuts:
+            some, states = forward.run([chain(1, at, tokens[at : at + n])], True)
+            assert some is not None
+            assert states is not None
+            assert [bits(x) for x in some] == logits[at : at + n], f"{n} rows at {at}"
+            assert [bits(x) for x in states] == hidden[at : at + n], f"{n} rows at {at}"
+            at += n
+        assert cache_bits(forward, 1, 75) == cache
+
+
+def test_a_prompt_chunk_without_logits_fills_the_same_cache(model: Model) -> None:
+    c, _, forward = model
+    tokens = some_tokens(c, 256)
+    for at in range(0, 256, 64):
+        forward.run([chain(0, at, tokens[at : at + 64])], True)
+    assert forward.run([chain(1, 0, tokens)], False) == (None, None)
+    assert cache_bits(forward, 0, 256) == cache_bits(forward, 1, 256)
+
+
+def random_tree(rng: np.random.Generator, c: BlockConfig, nodes: int) -> DraftTree:
+    parents = [int(rng.integers(max(-1, i - 6), i)) for i in range(nodes)]
+    return DraftTree.of(rng.integers(0, c.vocab_size, nodes).tolist(), parents, np.full(nodes, 0.5))
+
+
+@pytest.mark.parametrize(("seed", "prefix", "nodes"), [(0, 0, 5), (1, 37, 20), (2, 64, MAX_NODES), (3, 1, 40)])
+def test_a_node_of_a_tree_has_the_bits_of_its_path(model: Model, seed: int, prefix: int, nodes: int) -> None:
+    c, _, forward = model
+    rng = np.random.default_rng(seed)
+    prompt, root, tree = some_tokens(c, prefix, seed), 3, random_tree(rng, c, nodes)
+    for slot in (0, 1) if prefix else ():
+        forward.run([chain(slot, 0, prompt)], False)
+    rows, states = forward.run([tree_rows(0, prefix, root, tree)], True)
+    assert rows is not None
+    assert states is not None
+    found = [(bits(a), bits(b)) for a, b in zip(rows, states, strict=True)]
+    for node in range(-1, nodes):
+        path = np.array([root, *tree.tokens[tree.path(node)]], np.int32)
+        plain, plain_states = forward.run([chain(1, prefix, path)], True)
+        assert plain is not None
+        assert plain_states is not None
+        assert found[node + 1] == (bits(plain[-1]), bits(plain_states[-1])), f"node {node}"
+
+
+def test_the_order_of_nodes_does_not_matter(model: Model) -> None:
+    c, _, forward = model
+    rng = np.random.default_rng(7)
+    prompt, tree = some_tokens(c, 50), random_tree(rng, c, 30)
+    forward.run([chain(0, 0, prompt)], False)
+    rows, _ = forward.run([tree_rows(0, 50, 3, tree)], True)
+    assert rows is not None
+    before = [bits(x) for x in rows]
+    order = sorted(range(30), key=lambda i: (tree.depths[i], rng.random()))
+    place = {old: new for new, old in enumerate(order)} | {-1: -1}
+    shuffled = DraftTree.of(
+        tree.tokens[order], [place[int(tree.parents[i])] for i in order], tree.survival[order]
+    )
+    assert order != list(range(30))
+    rows, _ = forward.run([tree_rows(0, 50, 3, shuffled)], True)
+    assert rows is not None
+    assert [bits(rows[place[i] + 1]) for i in range(30)] == before[1:]
+
+
+def test_several_requests_in_one_forward_get_their_solo_bits(model: Model) -> None:
+    c, _, forward = model
+    rng = np.random.default_rng(11)
+    prompts = [some_tokens(c, n, seed=n) for n in (33, 1, 90)]
+    trees = [random_tree(rng, c, n) for n in (9, 64, 0)]
+    forward.run([chain(i, 0, p) for i, p in enumerate(prompts)], False)
+    alone = []
+    for i, (p, t) in enumerate(zip(prompts, trees, strict=True)):
+        rows, _ = forward.run([tree_rows(i, len(p), 5, t)], True)
+        assert rows is not None
+        alone += [bits(x) for x in rows]
+    segments = [tree_rows(i, len(p), 5, t) for i, (p, t) in enumerate(zip(prompts, trees, strict=True))]
+    rows, _ = forward.run(segments, True)
+    assert rows is not None
+    assert [bits(x) for x in rows] == alone
+
+
+def test_moved_rows_continue_as_if_computed_there(model: Model) -> None:
+    c, _, forward = model
+    rng = np.random.default_rng(5)
+    prompt, tree = some_tokens(c, 61), random_tree(rng, c, 40)
+    forward.run([chain(0, 0, prompt)], False)
+    forward.run([tree_rows(0, 61, 2, tree)], True)
+    path = tree.path(int(np.argmax(tree.depths)))
+    rows = [61 + 1 + node for node in path]
+    assert rows != list(range(62, 62 + len(path)))
+    forward.move(0, rows, 62)
+    kept = np.concatenate([prompt, [2], tree.tokens[path]]).astype(np.int32)
+    forward.run([chain(1, 0, kept)], False)
+    assert cache_bits(forward, 0, len(kept)) == cache_bits(forward, 1, len(kept))
+    a, _ = forward.run([chain(0, len(kept), some_tokens(c, 3))], True)
+    assert a is not None
+    first = bits(a)
+    b, _ = forward.run([chain(1, len(kept), some_tokens(c, 3))], True)
+    assert b is not None
+    assert first == bits(b)
+
+
+def test_rows_of_rejected_tokens_leave_no_trace_even_when_not_finite(model: Model) -> None:
+    """A stale row may hold anything: it must not be multiplied by zero and added."""
+    c, w, _ = model
+    forward = NativeForward(c, w, slots=1, capacity=CAPACITY, threads=1)
+    prompt = some_tokens(c, 45)
+    forward.run([chain(0, 0, prompt)], False)
+    rows, _ = forward.run([chain(0, 45, prompt[:3])], True)
+    assert rows is not None
+    clean = bits(rows)
+    at = np.arange(forward._k.shape[3] * 32).reshape(-1, 2, 16).transpose(0, 2, 1)  # [block, lane, half]
+    forward._k.swapaxes(3, 4)[..., at >= 45] = 0x7FC0
+    forward._v[:, :, :, :, 45:] = 0x7FC0
+    rows, _ = forward.run([chain(0, 45, prompt[:3])], True)
+    assert rows is not None
+    assert bits(rows) == clean
+
+
+@pytest.mark.parametrize("threads", [1, 3, 7])
+def test_threads_do_not_change_bits(model: Model, threads: int) -> None:
+    c, w, forward = model
+    other = NativeForward(c, w, slots=3, capacity=CAPACITY, threads=threads)
+    tree = random_tree(np.random.default_rng(0), c, 25)
+    for one in (forward, other):
+        one.run([chain(0, 0, some_tokens(c, 200))], False)
+    a, _ = forward.run([tree_rows(0, 200, 1, tree)], True)
+    b, _ = other.run([tree_rows(0, 200, 1, tree)], True)
+    assert a is not None
+    assert b is not None
+    assert bits(a) == bits(b)
+
+
+@given(data=st.data())
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_companions_give_the_same_bits(model: Model, data: st.DataObject) -> None:
+    """A fixed chain of rows beside any number of others, at any place in the forward."""
+    c, _, forward = model
+    prompt, mine = some_tokens(c, 40), some_tokens(c, 4, seed=9)
+    forward.run([chain(0, 0, prompt)], False)
+    rows, _ = forward.run([chain(0, 40, mine)], True)
+    assert rows is not None
+    alone = bits(rows)
+    before, after = data.draw(st.integers(0, 70)), data.draw(st.integers(0, 70))
+    segments = [chain(0, 40, mine)]
+    if before:
+        segments.insert(0, chain(1, 0, some_tokens(c, before)))
+    if after:
+        segments.append(chain(2, 0, some_tokens(c, after)))
+    rows, _ = forward.run(segments, True)
+    assert rows is not None
+    assert bits(rows[before : before + 4]) == alone
+
+
+def test_long_contexts_are_exact_and_near_the_reference() -> None:
+    """Thousands of positions: score buffers and chunk starts far from zero."""
+    context = 3000
+    table = rope(16, 1e4)
+    del table
+    angles = np.arange(context)[:, None] / 1e4 ** (np.arange(16) / 16)
+    c = dataclasses.replace(
+        LLAMA,
+        context=context,
+        windows=(0, 700),
+        rope_tables=(Rope(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)),),
+    )
+    w, tokens = random_weights(c), some_tokens(c, 2500)
+    forward = NativeForward(c, w, slots=2, capacity=context + MAX_NODES + 1)
+    for at in range(0, 2400, 200):
+        forward.run([chain(0, at, tokens[at : at + 200])], False)
+    logits, _ = forward.run([chain(0, 2400, tokens[2400:])], True)
+    assert logits is not None
+    together = [bits(x) for x in logits]
+    expected, _ = reference(c, w, tokens)
+    assert np.abs(logits - expected[2400:].numpy()).max() < 0.02 * expected.std().item()
+    for i in range(2400, 2500, 9):
+        one, _ = forward.run([chain(0, i, tokens[i : i + 1])], True)
+        assert one is not None
+        assert bits(one[0]) == together[i - 2400]
+
+
+# ------------------------------------------------------------------------------------------- errors and building
+
+
+@pytest.mark.parametrize(
+    ("segments", "says"),
+    [
+        ([], "at least one row"),
+        ([chain(0, 0, some_tokens(LLAMA, 257))], "at most 256 rows"),
+        ([chain(5, 0, some_tokens(LLAMA, 1))], "slot 5"),
+        ([chain(0, 0, some_tokens(LLAMA, 2)), chain(0, 0, some_tokens(LLAMA, 2))], "twice"),
+        ([chain(0, 0, np.array([101], np.int32))], "0 to 100"),
+        ([chain(0, 0, np.array([-1], np.int32))], "0 to 100"),
+        ([chain(0, CAPACITY - 1, some_tokens(LLAMA, 2))], "capacity"),
+        ([chain(0, -1, some_tokens(LLAMA, 2))], "capacity"),
+        ([chain(0, CONTEXT - 1, some_tokens(LLAMA, 2))], "context of 400"),
+        ([Segment(0, 0, *(np.array(x, np.int32) for x in ([1, 2], [-1, 1], [0, 1])))], "not a tree"),
+        ([Segment(0, 0, *(np.array(x, np.int32) for x in ([1, 2], [-1, -1], [0, 0])))], "not a tree"),
+        ([Segment(0, 0, *(np.array(x, np.int32) for x in ([1, 2], [-1, 0], [0, 2])))], "one more"),
+        ([Segment(0, 0, *(np.array(x, np.int32) for x in ([1, 2], [-1], [0, 1])))], "one parent"),
+    ],
+)
+def test_bad_rows_are_refused_before_the_call(segments: list[Segment], says: str) -> None:
+    forward = NativeForward(LLAMA, random_weights(LLAMA), slots=2, capacity=CAPACITY, threads=1)
+    with pytest.raises(InputError, match=says):
+        forward.run(segments, True)
+
+
+@pytest.mark.parametrize(
+    ("slot", "rows", "to"), [(3, [4], 2), (0, [4, 3], 2), (0, [4], 5), (0, [CAPACITY], 5), (0, [1], -1)]
+)
+def test_bad_moves_are_refused(slot: int, rows: list[int], to: int) -> None:
+    forward = NativeForward(LLAMA, random_weights(LLAMA), slots=2, capacity=CAPACITY, threads=1)
+    with pytest.raises(InputError):
+        forward.move(slot, rows, to)
+
+
+def test_a_missing_or_misshapen_weight_is_named() -> None:
+    w = random_weights(LLAMA)
+    with pytest.raises(ModelError, match=r"layers\.1\.down.*expected \[72, 100\]"):
+        NativeForward(LLAMA, w | {"layers.1.down": w["layers.1.down"].T}, slots=1, capacity=CAPACITY)
+    del w["layers.0.o"]
+    with pytest.raises(ModelError, match=r"layers\.0\.o"):
+        NativeForward(LLAMA, w, slots=1, capacity=CAPACITY)
+
+
+def run_python(code: str, **env: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True, check=True, timeout=120
+    ).stdout.strip()
+
+
+ASK = "from augury.models.native import native_available as a; print(a())"
+
+
+def test_it_can_be_switched_off_and_says_so() -> None:
+    assert "AUGURY_NATIVE=0" in run_python(ASK, AUGURY_NATIVE="0")
+
+
+def test_no_compiler_is_a_reason_not_a_crash(tmp_path: os.PathLike[str]) -> None:
+    assert "no working C compiler" in run_python(ASK, CC="no-such-compiler", XDG_CACHE_HOME=str(tmp_path))
+
+
+@pytest.mark.slow
+def test_it_builds_into_a_private_folder_and_does_not_trust_a_shared_one(tmp_path: os.PathLike[str]) -> None:
+    folder = os.path.join(tmp_path, "augury")
+    assert run_python(ASK, XDG_CACHE_HOME=str(tmp_path)) == "None"
+    (built,) = os.listdir(folder)
+    assert stat.S_IMODE(os.stat(folder).st_mode) == 0o700
+    os.chmod(folder, 0o777)
+    with open(os.path.join(folder, built), "wb") as planted:
+        planted.write(b"not a library: loading it would fail")
+    assert run_python(ASK, XDG_CACHE_HOME=str(tmp_path)) == "None"
+
+
+def test_a_forked_child_starts_its_own_threads() -> None:
+    code = f"""
+import os, sys
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+from test_native import *
+f = NativeForward(LLAMA, random_weights(LLAMA), slots=1, capacity=CAPACITY, threads=2)
+before = bits(f.run([chain(0, 0, some_tokens(LLAMA, 20))], True)[0])
+if os.fork() == 0:
+    os._exit(0 if bits(f.run([chain(0, 0, some_tokens(LLAMA, 20))], True)[0]) == before else 1)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    assert run_python(code) == "0"
+
+
+def test_threads_respect_what_the_process_may_use() -> None:
+    assert 1 <= native.default_threads() <= len(os.sched_getaffinity(0))
