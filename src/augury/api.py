@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from os import PathLike
 
-from augury.drafters import make
+from augury.drafters import DRAFTERS, make, split
 from augury.drafters.drafter import Drafter, Rule
 from augury.engine.engine import Engine
 from augury.errors import InputError
@@ -77,13 +77,14 @@ def load(
 
 def _seats(drafters: str | Sequence[str | Drafter]) -> list[tuple[str, Drafter]]:
     """(name, drafter) of everything asked for, each once."""
-    wanted = [d.strip() for d in drafters.split(",")] if isinstance(drafters, str) else list(drafters)
+    wanted = split(drafters) if isinstance(drafters, str) else list(drafters)
     seats: list[tuple[str, Drafter]] = []
     for one in wanted:
         if isinstance(one, Drafter):
             seats.append((type(one).__name__.lower(), one))
         elif one not in ("", "none"):
-            seats.append((one.partition(":")[0] if one.count(":") < 2 else one, make(one)))
+            name = one.partition(":")[0]
+            seats.append((name if name in DRAFTERS else ":".join(one.split(":")[:2]), make(one)))
     if "none" in wanted and seats:
         raise InputError(f"drafters name none together with {seats[0][0]}; give one or the other")
     names = [name for name, _ in seats]

@@ -514,5 +514,5 @@ def logprobs(logits: FloatArray, token: int, top: int) -> tuple[float, list[tupl
     if top <= 0:
         return float(row[token]), []
     head = np.flatnonzero(logits >= np.partition(logits, -top)[-top])
-    order = head[np.argsort(-row[head], kind="stable")][:top]
+    order = head[np.argsort(-logits[head], kind="stable")][:top]
     return float(row[token]), [(int(i), float(row[i])) for i in order]

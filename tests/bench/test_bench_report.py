@@ -96,6 +96,13 @@ def test_time_that_no_record_accounts_for_is_said():
     assert not any("unaccounted" in line for line in notes(summarise([pair("a", "qa", 0, 100.0, 100.0)])))
 
 
+def test_noise_is_what_the_same_work_differs_by():
+    pairs = [pair("a", "qa", 0, 10.0, 5.0), pair("a", "qa", 1, 12.0, 6.0)]
+    assert summarise(pairs).noise == pytest.approx(0.2)
+    assert any("differ by 20.0%" in line for line in notes(summarise(pairs)))
+    assert summarise(pairs[:1]).noise is None
+
+
 def test_tables_hold_the_figures():
     summary = summarise([pair("a", "qa", 0, 10.0, 5.0)])
     text = markdown(by_kind("x", summary)).splitlines()

@@ -214,7 +214,7 @@ class ForgetsOne(Forwarding):
             self.inner.prefill(slot, np.append(tail[1:], tail[-1]))
 
 
-COPY = "Repeat this sentence five times: The quick brown fox jumps over the lazy dog and runs away."
+COPY = "今天天气很好，我想去公园散步玩耍。请把这句话重复三遍。"
 
 
 def examined(engine, target, sampling, max_tokens=48, drafters=None):

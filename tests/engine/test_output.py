@@ -86,9 +86,7 @@ def test_min_tokens_keeps_stops_asleep():
     assert (out.stop, shown) == ("X", "aXb")
 
 
-@given(
-    st.text("abX", max_size=30), st.integers(1, 7), st.lists(st.text("abX", min_size=1, max_size=3), max_size=3)
-)
+@given(st.text("abX", max_size=30), st.integers(1, 7), st.lists(st.text("abX", min_size=1, max_size=3), max_size=3))
 def test_streaming_equals_the_whole_and_plain_equals_drafted(text, size, stops):
     out, shown, ids = run(text, size, strings=tuple(stops))
     plain, plain_shown, plain_ids = run(text, 1, strings=tuple(stops))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import asdict
 
 import numpy as np
@@ -118,9 +119,29 @@ def test_an_explanation_tells_everything():
     assert "nothing was drafted: no drafter had a guess" in lines
     assert 'own token  " fox"' in lines
     assert "1 steps without a draft: no drafter had a guess" in lines
-    # The correction hangs where it was made: below the last accepted node.
-    shape = [one.index(word) for word in ("accepted", "correction") for one in text.splitlines() if word + '  "' in one]
-    assert shape[1] > shape[0]
+
+
+def test_the_shape_of_a_tree():
+    request = RequestRecord(6, ("suffix",), steps=[record(FORKED, (0,), (2, 9))])
+    text = re.sub("  suffix .*", "", written(explain(request, WORDS.__getitem__)))
+    assert text.splitlines()[2:8] == [
+        '   ├─ accepted  " quick"',
+        '   │  ├─ rejected  " brown"',
+        '   │  ├─ rejected  " fox"',
+        '   │  └─ correction  " end"',
+        '   └─ not reached  " lazy"',
+        '      not reached  " dog"',
+    ]
+
+
+def test_a_long_chain_does_not_run_out_of_the_terminal():
+    chain = DraftTree.chain([1] * 64, [0.5] * 64)
+    request = RequestRecord(6, ("suffix",), steps=[record(chain, tuple(range(64)), (1,) * 64 + (9,))])
+    assert (
+        written(explain(request, WORDS.__getitem__), width=80).count('      accepted  " the"  suffix  survival 0.50\n')
+        == 63
+    )
+    assert '\n      bonus token  " end"\n' in written(explain(request, WORDS.__getitem__), width=80)
 
 
 def test_a_full_hit_gives_a_bonus_token():

@@ -66,6 +66,8 @@ class Summary:
         answers: drafted answers compared with plain ones; 0 where the rule does not promise equal tokens.
         mismatches: of these, how many were not equal.
         untimed: share of the wall time of all answers that no record accounts for.
+        noise: median over prompts of how much longer a token of the slowest plain answer took than one of the
+            fastest, the two being the same work; None with one round.
     """
 
     kinds: Sequence[Row]
@@ -75,6 +77,7 @@ class Summary:
     answers: int
     mismatches: int
     untimed: float
+    noise: float | None
 
 
 def summarise(pairs: Sequence[Pair]) -> Summary:
@@ -90,6 +93,7 @@ def summarise(pairs: Sequence[Pair]) -> Summary:
         answers=len(compared),
         mismatches=compared.count(False),
         untimed=sum(a.untimed_ms for a in answers) / sum(a.wall_ms for a in answers),
+        noise=_noise(pairs),
     )
 
 
@@ -120,6 +124,12 @@ def _by_prompt(pairs: Sequence[Pair], ratio: str) -> dict[str, float]:
     """Median of a prompt's paired ratios, by prompt."""
     ids = _unique(p.prompt.id for p in pairs)
     return {one: median([float(getattr(p, ratio)) for p in pairs if p.prompt.id == one]) for one in ids}
+
+
+def _noise(pairs: Sequence[Pair]) -> float | None:
+    """See ``Summary.noise``."""
+    times = [[p.plain.token_ms for p in pairs if p.prompt.id == one] for one in _unique(p.prompt.id for p in pairs)]
+    return median([max(ms) / min(ms) for ms in times]) - 1.0 if any(len(ms) > 1 for ms in times) else None
 
 
 def _rate(answers: Sequence[Answer]) -> float:
@@ -166,6 +176,8 @@ def notes(summary: Summary) -> list[str]:
         lines.append(f"{summary.answers - summary.mismatches} of {summary.answers} pairs have the same tokens")
     else:
         lines.append("tokens are not compared: this rule keeps the law of the text, not the text")
+    if summary.noise is not None:
+        lines.append(f"plain answers to the same prompt differ by {summary.noise:.1%} in time: smaller gains are noise")
     lines.append(f"phases add up to {1.0 - summary.untimed:.2%} of the wall time")
     if summary.untimed > UNTIMED:
         lines.append(f"more than {UNTIMED:.0%} of the wall time is unaccounted for: do not trust these phases")

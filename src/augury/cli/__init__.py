@@ -12,7 +12,7 @@ import augury
 from augury.cli.flags import spread
 from augury.cli.terminal import INTERRUPTED, guarded
 
-VERBS = ("generate", "chat", "explain", "check", "info")
+VERBS = ("generate", "chat", "explain", "check", "info", "bench")
 
 app = typer.Typer(
     name="augury",

@@ -35,7 +35,7 @@ def bench(
     guessing: Guessing,
     each: Annotated[
         bool,
-        Option("--each", help="Every drafter of --drafters alone, then all together.", rich_help_panel="Drafting"),
+        Option("--each", help="Every drafter of `augury info` alone, then all together.", rich_help_panel="Drafting"),
     ] = False,
     file: Annotated[
         Path | None,
@@ -58,18 +58,20 @@ def bench(
 
     Exit code 0: all answers are equal where equality is promised. 1: some are not.
     """
+    if each and guessing.drafters != Guessing().drafters:
+        raise InputError(f"--each takes every drafter, so --drafters {guessing.drafters} has no place; leave one out")
     if guessing.drafters == "none":
         raise InputError("without a drafter there is nothing to compare; name some with --drafters")
     if json_out is not None and not json_out.parent.is_dir():
         raise InputError(f"--json {json_out}: there is no directory {json_out.parent}")
     from augury.bench import paired, report
     from augury.bench.prompts import own, read, select
+    from augury.drafters import DRAFTERS
     from augury.sampling import Sampling
 
     samplings = [Sampling(temperature=t, seed=seed) for t in dict.fromkeys(temperature)]
     prompts = select(own() if file is None else read(file), _names(kinds), limit)
-    alone = _names(guessing.drafters)
-    sets = [*alone, guessing.drafters] if each and len(alone) > 1 else [guessing.drafters]
+    sets = [*DRAFTERS, ",".join(DRAFTERS)] if each else [guessing.drafters]
     runs: list[tuple[str, float, list[Pair]]] = []
     summaries: list[tuple[str, float, Summary]] = []
     for number, drafters in enumerate(sets, 1):

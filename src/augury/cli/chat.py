@@ -151,7 +151,7 @@ class _Chat:
             note(f"(cut off: the context of {context} tokens is full; /reset starts anew)")
         elif chunk.finish_reason == "length":
             note(f"(cut off after {self._ending.max_tokens} tokens; --max-tokens allows more)")
-        if text:
+        if text or not stopped():
             self._turns = [*turns, {"role": "assistant", "content": text}]
         if self._show_drafts:
             note(self._pen.legend())

@@ -63,10 +63,10 @@ def check(
     sampling = Sampling(temperature=temperature, seed=seed)
     check_rule(guessing.acceptance, sampling)
     # Without measured costs every guess is verified: the most that can go wrong.
-    engine = watched(loading.engine(guessing.drafters, guessing.acceptance, measure=False))
-    report = _Report(engine)
-    for number, turns in enumerate(asked[:limit], 1):
-        report.dialogue(number, turns, sampling, max_tokens)
+    with watched(loading.engine(guessing.drafters, guessing.acceptance, measure=False)) as engine:
+        report = _Report(engine)
+        for number, turns in enumerate(asked[:limit], 1):
+            report.dialogue(number, turns, sampling, max_tokens)
     raise typer.Exit(report.close())
 
 

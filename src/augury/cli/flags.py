@@ -18,6 +18,7 @@ from typer import Argument, Option
 from augury.api import DEFAULT_DRAFTERS
 from augury.cli.prompts import conversation, read
 from augury.cli.terminal import progress
+from augury.drafters import split
 from augury.errors import InputError
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Expecting:
         if self.no_draft and guessing.drafters not in (_DEFAULT_DRAFTERS, "none"):
             raise InputError(f"--no-draft and --drafters {guessing.drafters} exclude each other; give one of them")
         drafters = "none" if self.no_draft else guessing.drafters
-        named = [d.partition(":")[0].strip() for d in drafters.split(",")]
+        named = [spec.partition(":")[0] for spec in split(drafters)]
         if expects and "prediction" not in named:
             raise InputError(f"a prediction needs the drafter prediction, and the drafters are {drafters}")
         return drafters

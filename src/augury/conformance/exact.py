@@ -16,9 +16,14 @@ from typing import TypeVar
 
 import numpy as np
 
+from augury.errors import AuguryError
 from augury.sampling import LawArray, Noise
 
 Outcome = TypeVar("Outcome", bound=Hashable)
+
+
+class NotEnumerable(AuguryError):
+    """A program has too many branches, or uses chance in a way that is not understood here."""
 
 
 class Chances:
@@ -56,7 +61,7 @@ def outcomes(program: Callable[[Chances], Outcome], limit: int = 1_000_000) -> d
         limit: branches after which the attempt is given up.
 
     Raises:
-        ValueError: there are more branches than ``limit``.
+        NotEnumerable: there are more branches than ``limit``.
     """
     law: dict[Outcome, float] = {}
     script: list[int] | None = []
@@ -67,7 +72,7 @@ def outcomes(program: Callable[[Chances], Outcome], limit: int = 1_000_000) -> d
         script = chances.next_script()
         if script is None:
             return law
-    raise ValueError(f"more than {limit} branches; use fewer tokens, shallower drafts or a smaller vocabulary")
+    raise NotEnumerable(f"more than {limit} branches; use fewer tokens, shallower drafts or a smaller vocabulary")
 
 
 class ExactNoise(Noise):
@@ -109,7 +114,7 @@ class _Waits:
             left = self._last.copy()
             left[self._won] = 0.0
             if not np.allclose(left / left.sum(), weights / weights.sum(), atol=1e-6):
-                raise ValueError("waits were raced twice by different laws: the draws are not independent")
+                raise NotEnumerable("waits were raced twice by different laws: the draws are not independent")
         self._last = np.asarray(weights, np.float64)
         self._won = self._chances.choose(self._last)
         return self._won
@@ -134,7 +139,7 @@ class _Uniform:
     def __mul__(self, scale: float) -> _Uniform:
         chances, self._chances = self._chances, None
         if chances is None:
-            raise ValueError("a uniform number was used twice")
+            raise NotEnumerable("a uniform number was used twice")
         return _Uniform(chances, self._scale * float(scale))
 
     __rmul__ = __mul__
@@ -142,7 +147,7 @@ class _Uniform:
     def __lt__(self, threshold: float) -> bool:
         chances, self._chances = self._chances, None
         if chances is None:
-            raise ValueError("a uniform number was used twice")
+            raise NotEnumerable("a uniform number was used twice")
         if self._scale <= 0.0:
             return threshold > 0.0
         yes = min(max(float(threshold) / self._scale, 0.0), 1.0)

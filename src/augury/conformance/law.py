@@ -11,11 +11,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
+import augury.engine.drafting as drafting_module
 import augury.engine.engine as engine_module
-from augury.conformance.exact import Chances, ExactNoise, outcomes
+from augury.conformance.exact import Chances, ExactNoise, NotEnumerable, outcomes
 from augury.conformance.toys import ToyTarget
 from augury.engine.engine import Engine
 from augury.sampling import LawArray, Noise, Sampler, Sampling
@@ -58,46 +60,74 @@ def true_law(
 
 
 def engine_law(
-    make_engine: Callable[[], Engine], prompt: Sequence[int], sampling: Sampling, length: int
-) -> tuple[Joint, int]:
-    """The exact law of an engine's answers under a ratio rule, and how many draft tokens were accepted on the way.
+    make_engine: Callable[[], Engine],
+    prompt: Sequence[int],
+    sampling: Sampling,
+    length: int,
+    prediction: Sequence[int] | None = None,
+    limit: int = 20_000,
+) -> Joint:
+    """The exact law of an engine's answers under a ratio rule.
 
     Args:
         make_engine: builds the engine; called for every branch, so that drafters start alike.
         prompt: i32[m].
         sampling: temperature above 0.
         length: ``max_tokens``.
+        prediction: see ``Engine.generate``.
+        limit: branches after which the attempt is given up.
+
+    Raises:
+        NotEnumerable: there are more branches than ``limit``, or a drafter uses its noise for more than ``race``.
     """
-    accepted = 0
 
     def run(chances: Chances) -> Answer:
-        nonlocal accepted
-        with _noise(lambda seed, stream: ExactNoise(chances)), make_engine() as engine:
-            result = engine.generate(prompt, sampling, max_tokens=length)
-        accepted += result.record.accepted
+        # A proposal that came late would be dropped, and a busy machine is no branch of chance.
+        noise = swapped(engine_module, "Noise", lambda seed, stream: ExactNoise(chances))
+        with noise, swapped(drafting_module, "STALL_MS", math.inf), make_engine() as engine:
+            result = engine.generate(prompt, sampling, max_tokens=length, prediction=prediction)
+        faults = [p.fault for step in result.record.steps for p in step.proposals if p.fault]
+        if faults:
+            raise NotEnumerable(f"a proposal was dropped: {faults[0]}")
         return result.tokens
 
-    return outcomes(run), accepted
+    return outcomes(run, limit)
 
 
 @contextmanager
-def _noise(make: Callable[[int, int], Noise]) -> Iterator[None]:
-    """Lets the engine make its noise with ``make``."""
-    saved = engine_module.Noise
-    engine_module.Noise = make  # type: ignore[misc, assignment]
+def swapped(module: object, name: str, value: object) -> Iterator[None]:
+    """Another value for a module's attribute, for a while."""
+    saved = getattr(module, name)
+    setattr(module, name, value)
     try:
         yield
     finally:
-        engine_module.Noise = saved  # type: ignore[misc]
+        setattr(module, name, saved)
 
 
-def empirical(engine: Engine, prompt: Sequence[int], sampling: Sampling, length: int, samples: int) -> Joint:
-    """The counted law of an engine's answers over the seeds 0 to ``samples`` - 1."""
-    from dataclasses import replace
+def empirical(
+    engine: Engine, prompt: Sequence[int], sampling: Sampling, length: int, samples: int, ahead: int = 4
+) -> Joint:
+    """The counted law of the first ``length`` tokens of an engine's answers, end tokens as any other.
 
-    counts = Counter(
-        engine.generate(prompt, replace(sampling, seed=seed), max_tokens=length).tokens for seed in range(samples)
-    )
+    Args:
+        engine: the engine.
+        prompt: i32[m].
+        sampling: temperature above 0; seeds 0 to ``samples`` - 1 are taken in turn.
+        length: tokens counted.
+        samples: answers.
+        ahead: tokens that an answer might have had behind these, so that drafts look further than they must:
+            noise that was used on tokens which were not kept shows when the next step meets it again.
+    """
+    counts: Counter[Answer] = Counter()
+    for seed in range(samples):
+        tokens: list[int] = []
+        seeded = replace(sampling, seed=seed)
+        chunks = engine.stream(prompt, seeded, max_tokens=length + ahead, ignore_eos=True, prediction=prompt)
+        while len(tokens) < length:
+            tokens += next(chunks).tokens
+        chunks.close()
+        counts[tuple(tokens[:length])] += 1
     return {answer: n / samples for answer, n in counts.items()}
 
 
@@ -106,7 +136,7 @@ def distance(one: Joint, other: Joint) -> float:
     return 0.5 * sum(abs(one.get(a, 0.0) - other.get(a, 0.0)) for a in {*one, *other})
 
 
-def bound(law: Joint, samples: int, risk: float = 1e-6) -> float:
+def bound(law: Joint, samples: int, risk: float = 1e-4) -> float:
     """Distance between a law and its count over independent samples that is exceeded with probability < ``risk``.
 
     The mean distance is at most half the sum of sqrt(p (1 - p) / samples) over outcomes, since each count's mean

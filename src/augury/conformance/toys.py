@@ -153,6 +153,17 @@ class ToyTarget(Target):
         return self._rows[key]
 
 
+class SameLaw(ToyTarget):
+    """A target whose next token follows the same law everywhere: chance that is met twice shows most here."""
+
+    def __init__(self, law: Sequence[float], slots: int = 8) -> None:
+        super().__init__(len(law), slots=slots)
+        self._row = np.log(np.asarray(law)).astype(np.float32)
+
+    def _logits(self, cells: Sequence[_Cell]) -> FloatArray:
+        return self._row
+
+
 class _Cell:
     """One row of a toy's cache."""
 
@@ -167,6 +178,31 @@ class _Cell:
 def _follow(before: _Cell | None, token: int, position: int) -> _Cell:
     value = hash((before.value if before else _START, token, position)) & ((1 << 63) - 1)
     return _Cell(token, position, value)
+
+
+class Drift:
+    """A logits processor with state: at its n-th position it favours token n mod V, the more the larger n.
+
+    A position seen twice, or left out, changes everything behind it.
+    """
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def __call__(self, history: IntArray, logits: FloatArray) -> FloatArray:
+        """See ``LogitsProcessor``."""
+        logits[self._seen % len(logits)] += np.float32(0.3 * self._seen)
+        self._seen += 1
+        return logits
+
+    def snapshot(self) -> object:
+        """Positions seen."""
+        return self._seen
+
+    def restore(self, state: object) -> None:
+        """Return to a number of positions."""
+        assert isinstance(state, int)
+        self._seen = state
 
 
 # ---- drafters -------------------------------------------------------------------------------------------------------

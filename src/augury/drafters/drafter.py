@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from augury.sampling import Noise
 
+from augury.sampling import Noise
 from augury.tree import DraftTree, FloatArray, IntArray, Path
 
 Rule = Literal["coupled", "rejection", "block"]

@@ -82,7 +82,7 @@ def profile(target: Target, *, repeats: int = 3, progress: Callable[[float], Non
 
 def _time(target: Target, slot: int, rows: int) -> float:
     """Milliseconds of one verify with that many rows; nothing is committed."""
-    tree = DraftTree.chain(np.arange(rows - 1, dtype=np.int32) % target.info.vocab_size, np.ones(rows - 1))
+    tree = DraftTree.chain(np.arange(rows - 1, dtype=np.int32) % target.info.vocab_size, np.ones(rows - 1, np.float32))
     begin = time.perf_counter()
     target.verify([slot], [0], [tree])
     return 1e3 * (time.perf_counter() - begin)

@@ -88,11 +88,11 @@ def attend(
     if plan.shared > first:
         span = slice(first * BLOCK, plan.shared * BLOCK)
         rows = per_head.reshape(kv_heads, m * group, width)
-        k, v = (c[:, span].float().view(kv_heads, -1, BLOCK, width) for c in (keys, values))
+        k, v = (c[:, span].float().reshape(kv_heads, -1, BLOCK, width) for c in (keys, values))
         parts.append((rows, k, v))
     if plan.gather is not None:
         rows = per_head.reshape(kv_heads * m, group, width)
-        k, v = (c[:, plan.gather].float().view(kv_heads * m, -1, BLOCK, width) for c in (keys, values))
+        k, v = (c[:, plan.gather].float().reshape(kv_heads * m, -1, BLOCK, width) for c in (keys, values))
         parts.append((rows, k, v))
     s = torch.cat([_scores(rows, k).reshape(kv_heads, m, group, -1, BLOCK) for rows, k, _ in parts], 3)
     s *= scale
@@ -139,7 +139,7 @@ def _tiles(x: Tensor) -> Tensor:
 def _scores(q: Tensor, k: Tensor) -> Tensor:
     """Rows q [n, r, hd] of n owners with their keys k [n, b, BLOCK, hd] -> [n, r, b, BLOCK]."""
     n, blocks, _, width = k.shape
-    flat = k.view(n * blocks, BLOCK, width).transpose(1, 2)
+    flat = k.reshape(n * blocks, BLOCK, width).transpose(1, 2)
     found = []
     for tile in _tiles(q).unbind(1):
         spread = tile[:, None].expand(n, blocks, TILE, width).reshape(n * blocks, TILE, width)
@@ -150,7 +150,7 @@ def _scores(q: Tensor, k: Tensor) -> Tensor:
 def _weighted(p: Tensor, v: Tensor) -> Sequence[Tensor]:
     """Weights p [n, r, b, BLOCK] on values v [n, b, BLOCK, hd] -> b sums [n, r, hd], one for each block."""
     n, blocks, _, width = v.shape
-    flat = v.view(n * blocks, BLOCK, width)
+    flat = v.reshape(n * blocks, BLOCK, width)
     found = []
     for tile in _tiles(p).unbind(1):
         spread = tile.transpose(1, 2).reshape(n * blocks, TILE, BLOCK)

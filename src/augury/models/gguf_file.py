@@ -7,7 +7,11 @@ missing ``output.weight`` means tied; ``rope_freqs.weight`` divides the frequenc
 
 from __future__ import annotations
 
+import math
+import mmap
+import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,27 +38,40 @@ _REFUSED = (
 
 
 class GgufFile:
-    """One ``.gguf`` file; a ``Source`` of tensors, and its metadata.
+    """One GGUF file; a ``Source`` of tensors, and its metadata.
+
+    The header is parsed here, every length checked against the file: the ``gguf`` package's reader spends
+    seconds on the strings of a vocabulary and trusts a damaged file.
+
+    Args:
+        data: the whole file, usually mapped into memory.
+        name: for messages.
 
     Raises:
         ModelError: not a GGUF file, damaged, or one shard of several.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, data: bytes | mmap.mmap, name: str) -> None:
+        self._data = data
         try:
-            reader = gguf.GGUFReader(path)
-        except (ValueError, KeyError, IndexError, OSError, OverflowError) as damage:
-            raise ModelError(f"{path.name} is not a sound GGUF file: {damage}") from None
-        self._fields = reader.fields
-        self._tensors = {t.name: t for t in reader.tensors}
+            self._fields, self._tensors = _header(data)
+        except (struct.error, IndexError, UnicodeDecodeError, ValueError) as damage:
+            raise ModelError(f"{name} is not a sound GGUF file: {damage}") from None
         if int(self.get("split.count") or 1) > 1:
-            raise ModelError(f"{path.name} is one shard of {self.get('split.count')}; join them with gguf-split")
+            raise ModelError(f"{name} is one shard of {self.get('split.count')}; join them with gguf-split")
         self.architecture = str(self.get("general.architecture"))
+
+    @staticmethod
+    def open(path: Path) -> GgufFile:
+        """A file on disk, mapped into memory."""
+        with path.open("rb") as file:
+            if path.stat().st_size == 0:
+                raise ModelError(f"{path.name} is empty")
+            return GgufFile(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), path.name)
 
     def get(self, key: str) -> Any:
         """A metadata value, or None."""
-        field = self._fields.get(key)
-        return None if field is None else field.contents()
+        return self._fields.get(key)
 
     def of(self, key: str) -> Any:
         """A metadata value of the architecture, or None."""
@@ -73,16 +90,107 @@ class GgufFile:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """See ``Source``."""
-        return tuple(int(n) for n in reversed(self._tensors[name].shape))
+        return self._tensors[name].shape
 
     def read(self, name: str) -> Tensor:
         """See ``Source``; dequantised to f32."""
-        tensor = self._tensors[name]
+        at = self._tensors[name]
+        raw = np.frombuffer(self._data, np.uint8, at.size, at.start)
         try:
-            array = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            found = gguf.quants.dequantize(raw.reshape(*at.shape[:-1], -1), at.kind)
         except NotImplementedError:
-            raise ModelError(f"{name} is stored as {tensor.tensor_type.name}, which cannot be read") from None
-        return torch.from_numpy(np.require(array, np.float32, "CW").reshape(self.shape(name)))
+            raise ModelError(f"{name} is stored as {at.kind.name}, which cannot be read") from None
+        return torch.from_numpy(np.require(found, np.float32, "CW").reshape(at.shape))
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """Where a tensor lies."""
+
+    shape: tuple[int, ...]
+    kind: gguf.GGMLQuantizationType
+    start: int
+    size: int
+
+
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9  # GGUF value types, with those above
+
+
+class _Cursor:
+    """Reads little-endian values one after another, never beyond the end."""
+
+    def __init__(self, data: bytes | mmap.mmap) -> None:
+        self.data = data
+        self.at = 0
+
+    def scalar(self, form: str) -> Any:
+        value = struct.unpack_from(f"<{form}", self.data, self.at)[0]
+        self.at += struct.calcsize(f"<{form}")
+        return value
+
+    def count(self, least: int) -> int:
+        """A number of things of at least ``least`` bytes each, which must fit into the rest of the file."""
+        n = int(self.scalar("Q"))
+        if n * least > len(self.data) - self.at:
+            raise ValueError(f"it counts {n} entries at byte {self.at}, more than the file holds")
+        return n
+
+    def text(self) -> str:
+        n = self.count(1)
+        self.at += n
+        return self.data[self.at - n : self.at].decode("utf-8")
+
+    def value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self.text()
+        if kind == _ARRAY:
+            inner = self.scalar("I")
+            if inner in _SCALARS:
+                form = _SCALARS[inner]
+                n = self.count(struct.calcsize(f"<{form}"))
+                values = list(struct.unpack_from(f"<{n}{form}", self.data, self.at))
+                self.at += struct.calcsize(f"<{n}{form}")
+                return values
+            if inner != _STRING:
+                raise ValueError(f"an array of value type {inner} at byte {self.at}")
+            return [self.text() for _ in range(self.count(8))]
+        if kind not in _SCALARS:
+            raise ValueError(f"value type {kind} at byte {self.at}")
+        return self.scalar(_SCALARS[kind])
+
+
+def _header(data: bytes | mmap.mmap) -> tuple[dict[str, Any], dict[str, _Stored]]:
+    """Metadata, and where the tensors lie."""
+    cursor = _Cursor(data)
+    if data[:4] != b"GGUF":
+        raise ValueError("it does not begin with GGUF")
+    cursor.at = 4
+    version = cursor.scalar("I")
+    if version not in (2, 3):
+        raise ValueError(f"version {version}; 2 and 3 are read, little-endian")
+    tensors, pairs = cursor.count(24), cursor.count(13)
+    fields: dict[str, Any] = {}
+    for _ in range(pairs):
+        key = cursor.text()
+        fields[key] = cursor.value(cursor.scalar("I"))
+    places = []
+    for _ in range(tensors):
+        name, axes = cursor.text(), cursor.scalar("I")
+        if not 1 <= axes <= 4:
+            raise ValueError(f"tensor {name} has {axes} axes")
+        shape = tuple(cursor.scalar("Q") for _ in range(axes))[::-1]  # stored innermost first
+        places.append((name, shape, gguf.GGMLQuantizationType(cursor.scalar("I")), cursor.scalar("Q")))
+    alignment = int(fields.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT))
+    base = -(-cursor.at // max(alignment, 1)) * alignment
+    found: dict[str, _Stored] = {}
+    for name, shape, kind, offset in places:
+        block, width = gguf.GGML_QUANT_SIZES[kind]
+        size = math.prod(shape) // block * width
+        if shape[-1] % block or base + offset + size > len(data):
+            raise ValueError(f"tensor {name} of shape {list(shape)} does not lie inside the file")
+        found[name] = _Stored(shape, kind, base + offset, size)
+    return fields, found
 
 
 def gguf_config(file: GgufFile) -> dict[str, Any]:

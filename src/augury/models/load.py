@@ -6,7 +6,6 @@ import hashlib
 import importlib.util
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from augury.models.tokenizer import Tokenizer, tokenizer_from_file, tokenizer_fr
 if TYPE_CHECKING:
     from augury.models.config import BlockConfig
     from augury.models.forward import Forward
+    from augury.models.gguf_file import GgufFile
     from augury.models.weights import Weights
 
 Progress = Callable[[str, float], None]
@@ -263,7 +263,9 @@ def _open(model: str | os.PathLike[str]) -> _Files:
     if isinstance(model, str) and model in EMBEDDED:
         return _embedded(model)
     if path.is_file() and path.suffix == ".gguf":
-        return _gguf(path, path.stem)
+        from augury.models.gguf_file import GgufFile
+
+        return _gguf(GgufFile.open(path), path.stem)
     if path.is_dir():
         return _directory(path)
     if path.exists():
@@ -274,6 +276,8 @@ def _open(model: str | os.PathLike[str]) -> _Files:
 
 
 def _embedded(name: str) -> _Files:
+    from augury.models.gguf_file import GgufFile
+
     embedded = EMBEDDED[name]
     paths = []
     for package, file in embedded.parts:
@@ -283,23 +287,16 @@ def _embedded(name: str) -> _Files:
             raise MissingPackage(f"model {name}", package, f"pip install {embedded.install}")
         paths.append(home / file)
     if len(paths) == 1:
-        return _gguf(paths[0], name)
-    with tempfile.NamedTemporaryFile(suffix=".gguf") as whole:
-        digest = hashlib.sha256()
-        for path in paths:
-            data = path.read_bytes()
-            digest.update(data)
-            whole.write(data)
-        whole.flush()
-        if digest.hexdigest() != embedded.sha256:
-            raise ModelError(f"the parts of {name} are damaged: their checksum is wrong; reinstall the package")
-        return _gguf(Path(whole.name), name)  # mapped into memory, so it outlives its name
+        return _gguf(GgufFile.open(paths[0]), name)
+    whole = b"".join(path.read_bytes() for path in paths)
+    if hashlib.sha256(whole).hexdigest() != embedded.sha256:
+        raise ModelError(f"the parts of {name} are damaged: their checksum is wrong; reinstall the packages")
+    return _gguf(GgufFile(whole, name), name)
 
 
-def _gguf(path: Path, name: str) -> _Files:
-    from augury.models.gguf_file import GgufFile, gguf_config, gguf_weights
+def _gguf(file: GgufFile, name: str) -> _Files:
+    from augury.models.gguf_file import gguf_config, gguf_weights
 
-    file = GgufFile(path)
     tokenizer = tokenizer_from_gguf(file.get)
     ends = {file.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")}
     tokens = file.get("tokenizer.ggml.tokens")

@@ -92,8 +92,9 @@ typedef struct {
  * spin with pause, and yield once the wait is long, so that a crowded machine does not crawl. */
 
 typedef struct {
-    int threads;
+    int threads, started;
     pthread_t *handles;
+    atomic_int *cpu; /* where each thread was when the last forward began */
     Model *model;
     _Alignas(64) atomic_int job; /* futex: grows by one for each forward */
     _Alignas(64) atomic_int arrived;
@@ -143,6 +144,23 @@ static void end_phase(Worker *me, int phase)
     }
 }
 
+/* A busy machine's scheduler wakes threads on their waker's CPU, where two of a team would take turns at every
+ * barrier, a time slice each. Whoever finds another of the team on its CPU moves to a free one. */
+static void part_ways(Worker *me)
+{
+    atomic_int *cpu = me->pool->cpu;
+    cpu_set_t allowed, unused;
+    int here = sched_getcpu(), clash = 0;
+    atomic_store_explicit(cpu + me->index, here, memory_order_relaxed);
+    for (int i = 0; i < me->index; i++) clash |= atomic_load_explicit(cpu + i, memory_order_relaxed) == here;
+    if (!clash || sched_getaffinity(0, sizeof allowed, &allowed)) return;
+    unused = allowed;
+    for (int i = 0; i < me->threads; i++) CPU_CLR(atomic_load_explicit(cpu + i, memory_order_relaxed), &unused);
+    if (CPU_COUNT(&unused) == 0 || sched_setaffinity(0, sizeof unused, &unused)) return;
+    sched_setaffinity(0, sizeof allowed, &allowed); /* moved; from here on it may go where it likes */
+    atomic_store_explicit(cpu + me->index, sched_getcpu(), memory_order_relaxed);
+}
+
 static void forward(Worker *me);
 
 typedef struct {
@@ -161,6 +179,7 @@ static void *work(void *start)
             else syscall(SYS_futex, &me.pool->job, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
         if (atomic_load(&me.pool->stop)) return NULL;
         me.model = me.pool->model;
+        part_ways(&me);
         forward(&me);
     }
 }
@@ -175,29 +194,29 @@ void augury_pool_free(Pool *p)
 {
     atomic_store(&p->stop, 1);
     wake(p);
-    for (int i = 1; i < p->threads; i++) pthread_join(p->handles[i], NULL);
+    for (int i = 0; i < p->started; i++) pthread_join(p->handles[i], NULL);
     free(p->handles);
+    free(p->cpu);
     free(p);
 }
 
 Pool *augury_pool_new(int threads)
 {
-    Pool *p = aligned_alloc(64, (sizeof(Pool) + 63) / 64 * 64);
+    Pool *p = aligned_alloc(64, sizeof(Pool));
     if (!p) return NULL;
     memset(p, 0, sizeof(Pool));
+    p->threads = threads; /* the caller of a forward is one of them */
     p->handles = calloc((size_t)threads, sizeof(pthread_t));
-    p->threads = 1;
-    for (int i = 1; p->handles && i < threads; i++) {
-        Start *start = malloc(sizeof(Start));
-        if (!start) break;
-        *start = (Start){p, i};
-        if (pthread_create(&p->handles[i], NULL, work, start)) {
+    p->cpu = calloc((size_t)threads, sizeof(atomic_int));
+    for (Start *start; p->handles && p->cpu && p->started < threads - 1; p->started++) {
+        if (!(start = malloc(sizeof(Start)))) break;
+        *start = (Start){p, p->started + 1};
+        if (pthread_create(&p->handles[p->started], NULL, work, start)) {
             free(start);
             break;
         }
-        p->threads++;
     }
-    if (p->threads == threads) return p;
+    if (p->handles && p->cpu && p->started == threads - 1) return p;
     augury_pool_free(p);
     return NULL;
 }
@@ -736,6 +755,7 @@ void augury_forward(Pool *pool, Model *m)
 {
     Worker me = {.pool = pool, .model = m, .threads = pool->threads, .sense = atomic_load(&pool->sense)};
     pool->model = m;
+    part_ways(&me);
     wake(pool);
     forward(&me);
 }

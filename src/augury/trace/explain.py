@@ -6,13 +6,12 @@ character: Chinese text is full of tokens that are two of a character's three by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
-from rich.tree import Tree
 
 from augury.record import RequestRecord, StepRecord
 from augury.trace.figures import figures, line
@@ -23,6 +22,7 @@ Bytes = Callable[[int], bytes]
 Fate = Literal["accepted", "rejected", "not reached", "cut off"]
 """``not reached``: the rule stopped before it. ``cut off``: accepted, but the answer ended before it."""
 
+_INDENT = "   "
 _STYLE = {"accepted": "green", "rejected": "red", "not reached": "dim", "cut off": "yellow"}
 
 
@@ -66,27 +66,38 @@ def explain(record: RequestRecord, token: Bytes) -> RenderableType:
 
 
 def step(number: int, record: StepRecord, drafters: Sequence[str], token: Bytes) -> RenderableType:
-    """One step as a tree of tokens below the root."""
-    head = Text.assemble(
-        (f"step {number}", "bold"),
-        f"  position {record.position}  root {legible(token(record.root))}  emits ",
-        (legible(b"".join(token(t) for t in record.emitted)), "bold"),
-    )
-    shown = Tree(head)
-    shown.add(Text(_times(record), "dim"))
-    if record.proposals:
-        shown.add(Text(_offers(record), "dim"))
-    if record.reason is not None:
-        shown.add(Text(f"nothing was drafted: {record.reason}"))
+    """One step and its tree: branch marks where guesses fork, no new mark where a path just goes on."""
     last = record.path.nodes[-1] if record.path.nodes else -1
-    branches: dict[int, Tree] = {-1: shown}
-    for node, fate in enumerate(fates(record)):
-        parent = int(record.tree.parents[node])
-        branches[node] = branches[parent].add(_node(record, node, fate, drafters, token))
+    own = len(record.tree)  # the target's own token hangs on the last kept node, like one more of its children
+    labels = [_node(record, node, fate, drafters, token) for node, fate in enumerate(fates(record))]
+    below: dict[int, list[int]] = {node: record.tree.children(node) for node in range(-1, own)}
     if len(record.emitted) > len(record.path.nodes):
-        kind = "own token" if not len(record.tree) else "correction" if record.tree.children(last) else "bonus token"
-        branches[last].add(Text.assemble((kind, "blue"), f"  {legible(token(record.path.next_token))}"))
-    return shown
+        kind = "own token" if not own else "correction" if below[last] else "bonus token"
+        labels.append(Text.assemble((kind, "blue"), f"  {legible(token(record.path.next_token))}"))
+        below[last].append(own)
+    lines = [
+        Text.assemble(
+            (f"step {number}", "bold"),
+            f"  position {record.position}  root {legible(token(record.root))}  emits ",
+            (legible(b"".join(token(t) for t in record.emitted)), "bold"),
+        ),
+        Text(f"{_INDENT}{_times(record)}", "dim"),
+    ]
+    if record.proposals:
+        lines.append(Text(f"{_INDENT}{_offers(record)}", "dim"))
+    if record.reason is not None:
+        lines.append(Text(f"{_INDENT}nothing was drafted: {record.reason}"))
+    return Group(*lines, *_hung(below, labels, -1, _INDENT))
+
+
+def _hung(below: Mapping[int, Sequence[int]], labels: Sequence[Text], parent: int, prefix: str) -> Iterator[Text]:
+    """Lines of all that hangs on a node."""
+    children = below.get(parent, ())
+    goes_on = parent >= 0 and len(children) == 1
+    for child in children:
+        mark, deeper = ("", "") if goes_on else ("└─ ", "   ") if child == children[-1] else ("├─ ", "│  ")
+        yield Text.assemble(prefix + mark, labels[child])
+        yield from _hung(below, labels, child, prefix + deeper)
 
 
 def summary(record: RequestRecord) -> RenderableType:

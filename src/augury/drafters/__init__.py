@@ -1,0 +1,121 @@
+"""The drafters by name. Nothing is imported until it is named.
+
+A drafter is asked for by a *spec*: a name of ``DRAFTERS``, or ``module:Class`` of a ``Drafter`` of one's own; either
+may be followed by options of its constructor: ``ngram:min=2,max=3``, ``mine.drafters:Mine:depth=4``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from augury.errors import InputError, UnknownName
+
+if TYPE_CHECKING:
+    from augury.drafters.drafter import Drafter
+
+
+@dataclass(frozen=True)
+class DrafterSpec:
+    """One line of the registry.
+
+    Attributes:
+        target: ``module:Class``.
+        doc: what it guesses from, in one line.
+        needs: what must be at hand for it, in words; empty when nothing.
+    """
+
+    target: str
+    doc: str
+    needs: str = ""
+
+
+DRAFTERS: Mapping[str, DrafterSpec] = MappingProxyType({
+    "ngram": DrafterSpec(
+        "augury.drafters.ngram:Ngram", "what followed the last tokens when they last occurred (prompt lookup)"
+    ),
+    "prediction": DrafterSpec(
+        "augury.drafters.prediction:Prediction", "the text the caller expects, re-aligned after differences",
+        "a prediction in the request",
+    ),
+    "suffix": DrafterSpec(
+        "augury.drafters.suffix:Suffix", "everything that followed similar contexts in the request, as a tree"
+    ),
+})  # fmt: skip
+
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def split(specs: str) -> list[str]:
+    """The specs of a comma list; a comma before ``option=`` belongs to the spec."""
+    return [one.strip() for one in re.split(r",(?!\s*\w+\s*=)", specs)]
+
+
+def make(spec: str, **resources: object) -> Drafter:
+    """Construct a drafter.
+
+    Args:
+        spec: see the module's text.
+        resources: what some constructors ask for by name and no spec can say, e.g. ``target``.
+
+    Raises:
+        UnknownName: no such drafter, or no such option of it.
+        InputError: a module or class that is not there or is no drafter; an option of a wrong type or value.
+    """
+    name, _, options = spec.partition(":")
+    if name in DRAFTERS:
+        cls = _class(DRAFTERS[name].target)
+    elif options:
+        attribute, _, options = options.partition(":")
+        name = f"{name}:{attribute}"
+        cls = _class(name)
+    else:
+        raise UnknownName("drafter", name, [*DRAFTERS, "module:Class"])
+    parameters = inspect.signature(cls).parameters
+    takes = {n: p for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    given: dict[str, Any] = {n: value for n, value in resources.items() if n in takes}
+    types = get_type_hints(cls.__init__)
+    for option in filter(None, (o.strip() for o in options.split(","))):
+        key, equals, text = (part.strip() for part in option.partition("="))
+        if key not in takes or key in given:
+            raise UnknownName(f"option of drafter {name}", key, [n for n in takes if n not in given])
+        given[key] = _value(name, key, text if equals else "true", types.get(key, str))
+    missing = [n for n, p in takes.items() if p.default is p.empty and n not in given]
+    if missing:
+        raise InputError(f"drafter {name} needs {missing[0]}; give it as {name}:{missing[0]}=...")
+    made: Drafter = cls(**given)
+    return made
+
+
+def _class(target: str) -> type[Drafter]:
+    """The drafter class at ``module:Class``."""
+    from augury.drafters.drafter import Drafter
+
+    module, _, attribute = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"drafter {target!r} cannot be imported: {error}") from None
+    if not (isinstance(found, type) and issubclass(found, Drafter)):
+        raise InputError(f"{target!r} is not a Drafter; derive it from augury.Drafter")
+    return found
+
+
+def _value(name: str, key: str, text: str, wanted: object) -> object:
+    """An option's text as the type of the parameter."""
+    if wanted is bool:
+        if text.lower() not in _TRUTH:
+            raise InputError(f"drafter {name}: {key} is {text!r}; it must be true or false")
+        return _TRUTH[text.lower()]
+    if wanted is int or wanted is float:
+        try:
+            return int(text) if wanted is int else float(text)
+        except ValueError:
+            kind = "a whole number" if wanted is int else "a number"
+            raise InputError(f"drafter {name}: {key} is {text!r}; it must be {kind}") from None
+    return text

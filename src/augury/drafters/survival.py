@@ -1,0 +1,86 @@
+"""From a drafter's raw estimate of a hit to a calibrated one, learnt from every token that comes.
+
+A *hit* is that the guess is the next token, given that all before it were hits; survival is the product of hit
+probabilities along a path. A drafter that knows no noise can tell at every position what it would have guessed
+there, so it is scored against all text that comes, verified or not: nothing is censored and nothing explored.
+
+The model is logistic (Platt 1999). For a guess of kind k in request r at temperature T::
+
+    logit P(hit) = slope_k logit(raw) + offset_k - 0.7 T^2 + shared_k + own_r
+
+Slope and offset are the drafter's. The temperature term is what a copied guess was seen to lose when the target
+draws from a flatter law (T up to 1). The two shifts start at 0 and follow by one Newton step a score,
+``shift += (hit - P) / v``, where v adds up the curvatures P (1 - P) to a cap, beyond which old scores fade:
+``shared_k`` over all requests that sample alike, ``own_r`` within the request, which is how a penalty on
+repetition, or a text that never repeats, is noticed. Shifts are all that outlives a request: no token, no text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+SURE = 0.999
+"""No hit is believed more than this, and none less than 1 - SURE."""
+
+_FLATTER = 0.7
+_WARMEST = 1.5  # beyond it the square says too much
+_SHARED = (50.0, 2000.0)
+_OWN = (8.0, 50.0)
+
+
+@dataclass(frozen=True)
+class Line:
+    """Slope and offset of one kind of guess."""
+
+    slope: float = 1.0
+    offset: float = 0.0
+
+
+@dataclass
+class _Shift:
+    """A learnt offset, the curvature behind it, and the most of it that counts."""
+
+    weight: float
+    cap: float
+    value: float = 0.0
+
+    def learn(self, error: float, curvature: float) -> None:
+        self.weight = min(self.weight + curvature, self.cap)
+        self.value += error / self.weight
+
+
+@dataclass
+class Survival:
+    """The calibration of one drafter: its kinds of guesses, and what was learnt of each by sampling class."""
+
+    kinds: Sequence[Line]
+    _shared: dict[int, list[_Shift]] = field(default_factory=dict)
+
+    def open(self, temperature: float) -> Rates:
+        """The calibration as one request sees it."""
+        warmth = min(temperature, _WARMEST)
+        shared = self._shared.setdefault(math.ceil(2.0 * warmth), [_Shift(*_SHARED) for _ in self.kinds])
+        offsets = [kind.offset - _FLATTER * warmth**2 for kind in self.kinds]
+        return Rates([kind.slope for kind in self.kinds], offsets, shared)
+
+
+class Rates:
+    """Hit probabilities in one request."""
+
+    def __init__(self, slopes: list[float], offsets: list[float], shared: list[_Shift]) -> None:
+        self._slopes, self._offsets, self._shared = slopes, offsets, shared
+        self._own = _Shift(*_OWN)
+
+    def hit(self, kind: int, raw: float) -> float:
+        """Calibrated probability that a guess of a kind, with a raw estimate in (0, 1), is the next token."""
+        shift = self._offsets[kind] + self._shared[kind].value + self._own.value
+        x = self._slopes[kind] * math.log(raw / (1.0 - raw)) + shift
+        return min(max(1.0 / (1.0 + math.exp(-x)), 1.0 - SURE), SURE)
+
+    def score(self, kind: int, raw: float, hit: bool) -> None:
+        """Learn from the token that came where such a guess was, or would have been, made."""
+        p = self.hit(kind, raw)
+        for shift in (self._own, self._shared[kind]):
+            shift.learn(hit - p, p * (1.0 - p))
