@@ -7,7 +7,8 @@ survival of every node, and takes the time of one forward over all rows plus wha
 
 Survival never grows along a path, so the best N of any size are the nodes of greatest survival, and these
 are closed under parents: one sort gives every candidate. Costs are staircases, so the maximum is taken over all sizes,
-never at the first descent. The empty set is one of the candidates: plain decoding is a choice, not a mode.
+never at the first descent. The empty set is one of the candidates, and any other must beat it by ``HURDLE``: plain
+decoding is a choice, not a mode.
 
 Under a ratio rule the survival of a *sampled* node must be a function of its law and its prefix, not of the
 token that was drawn: dropping a token for what it is would change the output's law.
@@ -22,6 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from augury.tree import MAX_NODES, DraftTree
+
+
+HURDLE = 1.04
+"""Expected gain over plain decoding below which nothing is drafted: survival and costs are estimates, and picking the
+greatest of many estimates picks their errors too."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +53,13 @@ class Costs:
         return np.asarray(base + self.attend * read / 1e3 + self.rest, np.float64)
 
     def useful_nodes(self, context: int) -> int:
-        """How many nodes could pay if all were certain: drafters need not propose more."""
+        """How many nodes drafters may propose: with as many certain ones a step is nearly as good as it can be.
+
+        The last tenth of the rate is left alone: certainty is rare, and each proposed node costs drafting time.
+        """
         rows = np.arange(1, MAX_NODES + 2)
-        return int(np.argmax(rows / self.step(rows, rows * float(context))))
+        rate = rows / self.step(rows, rows * float(context))
+        return int(np.argmax(rate >= 0.9 * rate.max()))
 
 
 def choose(trees: Sequence[DraftTree], costs: Costs | None, contexts: Sequence[int]) -> list[DraftTree]:
@@ -70,7 +80,10 @@ def choose(trees: Sequence[DraftTree], costs: Costs | None, contexts: Sequence[i
     gain = len(trees) + np.concatenate([[0.0], np.cumsum(survival[order], dtype=np.float64)])
     rows = len(trees) + np.arange(len(order) + 1)
     read = context.sum() + np.concatenate([[0.0], np.cumsum(context[owner])])
-    count = int(np.argmax(gain / costs.step(rows, read)))
+    rate = gain / costs.step(rows, read)
+    count = int(np.argmax(rate))
+    if rate[count] < HURDLE * rate[0]:
+        count = 0
     starts = np.concatenate([[0], np.cumsum(sizes)])
     kept = order[:count]
     return [

@@ -45,7 +45,7 @@ def check_drafter(
     *,
     name: str = "drafter",
     rules: Sequence[Rule] = ("coupled", "rejection", "block"),
-    samples: int = 6000,
+    samples: int = 10_000,
 ) -> Report:
     """Try a drafter on toy targets.
 
@@ -116,7 +116,7 @@ LAWS = {
 }
 """Parameters under which the law of answers is computed."""
 
-SLANTED = (0.4, 0.3, 0.3)
+SLANTED = (0.35, 0.4, 0.25)
 """Law of the target on which answers of sampling drafters are counted."""
 
 
@@ -130,7 +130,7 @@ def _same_law(make: MakeDrafter, rule: Rule, samples: int) -> Iterator[Check]:
     Where drafts were sampled they are counted as well, since noise used twice cannot be seen branch by branch.
     """
     prompt, hint = (0, 2, 1, 0, 2), (1, 0, 2, 2, 1, 0)
-    drafted, sampled, counted = 0, False, list[ToyTarget]()
+    drafted, sampled, failed, counted = 0, False, False, list[ToyTarget]()
     for vocab, seed, length in TOYS:
         target = ToyTarget(vocab, seed)
 
@@ -148,21 +148,26 @@ def _same_law(make: MakeDrafter, rule: Rule, samples: int) -> Iterator[Check]:
             try:
                 law = engine_law(engine, prompt, sampling, length, hint, limit=3000)
             except NotEnumerable as error:
-                counted.append(target)
+                if target not in counted:
+                    counted.append(target)
                 yield Check(name, True, f"not possible, so counted below: {error}")
                 continue
             except Exception as error:
                 yield Check(name, False, f"{type(error).__name__}: {error}")
                 continue
             apart = distance(law, true_law(target, prompt, sampling, length, (2,)))
+            failed = failed or apart >= 1e-6
             yield Check(name, apart < 1e-6, f"total variation {apart:.1e}")
     yield Check(f"something was drafted under {rule}", drafted > 0, f"{drafted} draft tokens")
-    for target in [*counted[:1], *([SameLaw(SLANTED)] if sampled else [])]:
+    if failed:
+        return  # counting is slower and sees less
+    if sampled:
+        counted.append(SameLaw(SLANTED))
+    for target in counted:
+        truth = true_law(target, prompt, LAWS["plain"], 2)
         with Engine(target, [("it", make(target))], acceptance=rule) as one:
-            apart = distance(
-                empirical(one, prompt, LAWS["plain"], 2, samples), true_law(target, prompt, LAWS["plain"], 2)
-            )
-        most = bound(true_law(target, prompt, LAWS["plain"], 2), samples)
-        figures = f"total variation {apart:.4f}, by chance up to {most:.4f}"
+            apart = distance(empirical(one, prompt, LAWS["plain"], 2, samples), truth)
+        most = bound(truth, samples)
         where = "the same law everywhere" if isinstance(target, SameLaw) else f"{target.info.vocab_size} tokens"
+        figures = f"total variation {apart:.4f}, by chance up to {most:.4f}"
         yield Check(f"law under {rule}, {where}, counted", apart < most, figures)

@@ -158,7 +158,7 @@ class SameLaw(ToyTarget):
 
     def __init__(self, law: Sequence[float], slots: int = 8) -> None:
         super().__init__(len(law), slots=slots)
-        self._row = np.log(np.asarray(law)).astype(np.float32)
+        self._row: FloatArray = np.log(np.asarray(law)).astype(np.float32)
 
     def _logits(self, cells: Sequence[_Cell]) -> FloatArray:
         return self._row

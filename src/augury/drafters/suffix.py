@@ -28,8 +28,11 @@ from augury.tree import DraftTree
 
 _WEIGHT = tuple(m**2.25 for m in range(DEPTH + 1))
 _ESCAPE = tuple(2.1 * m**0.85 for m in range(DEPTH + 1))
-_KINDS = (Line(1.05, 0.0), Line(0.73, -0.8), Line(0.57, -1.4))
-"""First, second and further guesses of one place."""
+_KINDS = (Line(1.05, 0.0), Line(0.73, -0.8), Line(0.57, -1.4), Line(0.9, 0.0), Line(0.7, -0.9), Line(0.57, -1.4))
+"""First, second and further guesses of one place, by voters that were asked there; then by voters that voted on."""
+
+_LEAST = 0.02
+"""A node less likely than this is not worth the time of proposing it."""
 
 _SCORED = 4
 """Guesses of a place that are scored; further ones are too rare to teach anything."""
@@ -74,7 +77,7 @@ class Suffix(Drafter):
         past = Past(view.tokens)
         voters = past.matches(past.ending(), self.voters, self.shortest)
         rates = self._survival.open(view.temperature)
-        self._requests[view.id] = _Request(past, rates, voters, _guesses(past, voters, ()))
+        self._requests[view.id] = _Request(past, rates, voters, _guesses(past, voters, (), True))
 
     def propose(self, view: View, limit: int) -> DraftTree:
         """The ``limit`` likeliest nodes."""
@@ -94,13 +97,15 @@ class Suffix(Drafter):
         offer(-1, request.guesses)
         while queue and len(tokens) < limit:
             reach, _, parent, guess = heapq.heappop(queue)
+            if -reach < _LEAST:
+                break
             tokens.append(guess.token)
             parents.append(parent)
             survival.append(-reach)
             paths.append((*(paths[parent] if parent >= 0 else ()), guess.token))
             if len(tokens) < limit:
-                voters = self._heard(past, guess.voters, paths[-1])
-                offer(len(tokens) - 1, _guesses(past, voters, paths[-1]))
+                voters, asked = self._heard(past, guess.voters, paths[-1])
+                offer(len(tokens) - 1, _guesses(past, voters, paths[-1], asked))
         return DraftTree.of(tokens, parents, survival)
 
     def observe(self, view: View, seen: Observation) -> None:
@@ -122,19 +127,19 @@ class Suffix(Drafter):
                 if guess.token == token:
                     agreed = guess.voters
             past.append(token)
-            request.voters = self._heard(past, agreed, ())
-            request.guesses = _guesses(past, request.voters, ())
+            request.voters, asked = self._heard(past, agreed, ())
+            request.guesses = _guesses(past, request.voters, (), asked)
         return request
 
-    def _heard(self, past: Past, agreed: list[Match], path: Sequence[int]) -> list[Match]:
+    def _heard(self, past: Past, agreed: list[Match], path: Sequence[int]) -> tuple[list[Match], bool]:
         """Voters behind a token that ``agreed`` guessed."""
         on = [Match(position + 1, min(length + 1, DEPTH)) for position, length in agreed]
         if on and on[0].length >= self.requery:
-            return on
-        return past.matches(past.ending(path), self.voters, self.shortest)
+            return on, False
+        return past.matches(past.ending(path), self.voters, self.shortest), True
 
 
-def _guesses(past: Past, voters: list[Match], path: Sequence[int]) -> list[_Guess]:
+def _guesses(past: Past, voters: list[Match], path: Sequence[int], asked: bool) -> list[_Guess]:
     """What voters guess, likeliest first; ``path`` is what follows the text."""
     if not voters:
         return []
@@ -149,6 +154,6 @@ def _guesses(past: Past, voters: list[Match], path: Sequence[int]) -> list[_Gues
     total = sum(weights.values()) + _ESCAPE[voters[0].length]
     ranked = sorted(groups, key=weights.__getitem__, reverse=True)
     return [
-        _Guess(token, min(rank, len(_KINDS) - 1), weights[token] / total, groups[token])
+        _Guess(token, min(rank, 2) + 3*(not asked), weights[token] / total, groups[token])
         for rank, token in enumerate(ranked)
     ]

@@ -62,15 +62,14 @@ def layout(segment: Segment, device: torch.device) -> Layout:
     return Layout(length, positions.to(device), shared, gather.to(device))
 
 
-def attend(
-    q: Tensor, keys: Tensor, values: Tensor, plan: Layout, scale: float, softcap: float, window: int
-) -> Tensor:
+def attend(q: Tensor, keys: Tensor, values: Tensor, plan: Layout, scale: float, softcap: float, window: int) -> Tensor:
     """Attention of one segment in one layer.
 
     Args:
         q: f32[m, heads, head_dim], rotated.
-        keys, values: [kv_heads, capacity, head_dim] of one slot, this segment's rows already written; rows
-            behind them hold finite numbers.
+        keys: [kv_heads, capacity, head_dim] of one slot, this segment's rows already written; rows behind
+            them hold finite numbers.
+        values: of the same shape.
         plan: the segment's layout.
         scale: factor on q k.
         softcap: c of c tanh(s / c), or 0.
@@ -133,7 +132,7 @@ def _tiles(x: Tensor) -> Tensor:
     short = -x.shape[1] % TILE
     if short:
         x = torch.cat([x, x.new_zeros(x.shape[0], short, *x.shape[2:])], 1)
-    return x.unflatten(1, (-1, TILE))
+    return x.reshape(x.shape[0], -1, TILE, *x.shape[2:])
 
 
 def _scores(q: Tensor, k: Tensor) -> Tensor:

@@ -65,9 +65,7 @@ class TorchForward:
             for r in config.rope_tables
         ]
         rows = -(-capacity // BLOCK) * BLOCK
-        self.cache = _zeros(
-            (config.layers, 2, slots, config.kv_heads, rows, config.head_dim), self.device, dtype
-        )
+        self.cache = _zeros((config.layers, 2, slots, config.kv_heads, rows, config.head_dim), self.device, dtype)
         self.exact = self.device.type == "cpu" and all(row_exact(linear) for linear in self._kinds())
 
     def _kinds(self) -> list[Linear]:
@@ -113,7 +111,7 @@ class TorchForward:
         config = self.config
         rows, width = len(x), config.head_dim
         sizes = [config.heads * width, config.kv_heads * width, config.kv_heads * width]
-        q, k, v = (t.reshape(rows, -1, width) for t in layer.qkv(x).split(sizes, -1))
+        q, k, v = (t.reshape(rows, -1, width) for t in torch.split(layer.qkv(x), sizes, -1))
         if layer.q_norm is not None and layer.k_norm is not None:
             q, k = _norm(q, layer.q_norm, config.norm_eps), _norm(k, layer.k_norm, config.norm_eps)
         if config.ropes[index] >= 0:

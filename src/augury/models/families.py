@@ -174,7 +174,7 @@ def block_config(config: Mapping[str, Any], max_model_len: int | None = None) ->
         InputError: ``max_model_len`` is more than the model has.
     """
     given = text_config(config)
-    name = given.get("model_type")
+    name = str(given.get("model_type"))
     if name not in FAMILIES:
         raise NotABlock(f"model_type {name!r} is not run by the block; it runs {', '.join(sorted(FAMILIES))}")
     family = FAMILIES[name]
@@ -203,9 +203,7 @@ def _build(name: str, family: Family, c: Mapping[str, Any], max_model_len: int |
     context = min(limit, DEFAULT_CONTEXT) if max_model_len is None else max_model_len
     if not 1 <= context <= limit:
         raise InputError(f"max_model_len {context} is not between 1 and {limit}, the context of this model")
-    tables = tuple(
-        _table(name, p, head_dim, int(c["max_position_embeddings"]), capacity(context)) for p in params
-    )
+    tables = tuple(_table(name, p, head_dim, int(c["max_position_embeddings"]), capacity(context)) for p in params)
     bias = bool(c.get("attention_bias"))
     return BlockConfig(
         family=name,

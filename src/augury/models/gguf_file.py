@@ -100,7 +100,7 @@ class GgufFile:
             found = gguf.quants.dequantize(raw.reshape(*at.shape[:-1], -1), at.kind)
         except NotImplementedError:
             raise ModelError(f"{name} is stored as {at.kind.name}, which cannot be read") from None
-        return torch.from_numpy(np.require(found, np.float32, "CW").reshape(at.shape))
+        return torch.from_numpy(np.require(found, np.float32, ["C", "W"]).reshape(at.shape))
 
 
 @dataclass(frozen=True)

@@ -221,9 +221,7 @@ def _forward(
     return TorchForward(config, weights, slots, rows, device, getattr(torch, dtype)), why
 
 
-def _info(
-    name: str, config: BlockConfig, weights: Weights, forward: Forward, dtype: str, why: str
-) -> TargetInfo:
+def _info(name: str, config: BlockConfig, weights: Weights, forward: Forward, dtype: str, why: str) -> TargetInfo:
     import math
 
     sizes = {name: math.prod(shape) for name, shape in weights.shapes.items()}
@@ -363,7 +361,9 @@ def _ends(ids: set[Any], tokenizer: Tokenizer) -> tuple[int, ...]:
 def _json(path: Path, needed: bool = False) -> dict[str, Any]:
     if not path.is_file():
         if needed:
-            raise ModelError(f"{path.parent.name} has no {path.name}; give a directory with a whole model, or a .gguf file")
+            raise ModelError(
+                f"{path.parent.name} has no {path.name}; give a directory with a whole model, or a .gguf file"
+            )
         return {}
     try:
         found = json.loads(path.read_text("utf-8"))

@@ -90,9 +90,7 @@ def _llama3(plain: Tensor, params: Mapping[str, Any]) -> Tensor:
     return torch.where(medium, between, slow)
 
 
-def _yarn(
-    periods: Tensor, params: Mapping[str, Any], dim: int, max_positions: int
-) -> tuple[Tensor, float]:
+def _yarn(periods: Tensor, params: Mapping[str, Any], dim: int, max_positions: int) -> tuple[Tensor, float]:
     base, original = params["rope_theta"], params["original_max_position_embeddings"]
     factor = params["factor"] or max_positions / original
 
@@ -101,9 +99,11 @@ def _yarn(
 
     attention = params.get("attention_factor")
     if attention is None:
-        one, other = params.get("mscale"), params.get("mscale_all_dim")
-        both = one and other
-        attention = magnitude(factor, one) / magnitude(factor, other) if both else magnitude(factor)
+        one, all_dim = params.get("mscale"), params.get("mscale_all_dim")
+        if one and all_dim:
+            attention = magnitude(factor, one) / magnitude(factor, all_dim)
+        else:
+            attention = magnitude(factor)
 
     def dimension(rotations: float) -> float:
         return float(dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base)))

@@ -76,9 +76,7 @@ class ChatTemplate:
         self, tokenizer: Tokenizer, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any
     ) -> IntArray:
         """Ids of a conversation, i32[m]: control tokens are those the template wrote, never a user's text."""
-        return tokenizer.encode_guarded(
-            lambda guard: self._render(messages, add_generation_prompt, extra, guard)
-        )
+        return tokenizer.encode_guarded(lambda guard: self._render(messages, add_generation_prompt, extra, guard))
 
     def _render(
         self,

@@ -39,9 +39,7 @@ class Tokenizer:
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._backend = backend
         self._bytes, self._strips = _byte_map(backend)
-        self._special = {
-            id: token.content for id, token in backend.get_added_tokens_decoder().items() if token.special
-        }
+        self._special = {id: token.content for id, token in backend.get_added_tokens_decoder().items() if token.special}
 
     @property
     def vocab_size(self) -> int:
@@ -117,9 +115,7 @@ class Tokenizer:
                 token["content"] = f"{secret}{token['content']}{secret}"
         vocab = spec["model"].get("vocab")
         if isinstance(vocab, dict):
-            spec["model"]["vocab"] = {
-                f"{secret}{t}{secret}" if t in names else t: i for t, i in vocab.items()
-            }
+            spec["model"]["vocab"] = {f"{secret}{t}{secret}" if t in names else t: i for t, i in vocab.items()}
         elif isinstance(vocab, list):
             for entry in vocab:
                 if entry[0] in names:
@@ -352,9 +348,7 @@ def _byte_level_bpe(get: Callable[[str], Any], tokens: Sequence[str]) -> tokeniz
     return backend
 
 
-def _sentencepiece_bpe(
-    get: Callable[[str], Any], tokens: Sequence[str], kinds: Sequence[int]
-) -> tokenizers.Tokenizer:
+def _sentencepiece_bpe(get: Callable[[str], Any], tokens: Sequence[str], kinds: Sequence[int]) -> tokenizers.Tokenizer:
     """SentencePiece's BPE: of all neighbours the pair whose union has the best score is joined first."""
     scores = get("tokenizer.ggml.scores")
     if not scores or len(scores) != len(tokens):
@@ -376,8 +370,8 @@ def _sentencepiece_bpe(
         )
     )
     prefix = get("tokenizer.ggml.add_space_prefix")
-    spaces = [normalizers.Replace(" ", _SPACE)]
-    ends = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    spaces: list[Any] = [normalizers.Replace(" ", _SPACE)]
+    ends: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if prefix is None or prefix:
         spaces.insert(0, normalizers.Prepend(_SPACE))
         ends.append(decoders.Strip(" ", 1, 0))

@@ -195,7 +195,7 @@ class Safetensors:
                 file = safe_open(path, framework="pt")
             except (SafetensorError, OSError) as damage:
                 raise ModelError(f"{path.name} is not a sound safetensors file: {damage}") from None
-            self._files.update(dict.fromkeys(file.keys(), file))
+            self._files.update(dict.fromkeys(file.keys(), file))  # type: ignore[no-untyped-call]
 
     def names(self) -> Iterable[str]:
         """See ``Source``."""
