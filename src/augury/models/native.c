@@ -678,7 +678,7 @@ static void arrange_rows(Model *m)
 {
     const int64_t groups = (m->rows + GROUP - 1) / GROUP;
     for (int64_t g = 0; g < groups; g++) {
-        const int64_t a = share(m->rows, g, groups), b = share(m->rows, g + 1, groups);
+        const int64_t a = g * GROUP, b = a + GROUP < m->rows ? a + GROUP : m->rows;
         for (int64_t r = a; r < b; r++) {
             m->group_start[r] = (int32_t)a;
             m->group_rows[r] = (int32_t)(b - a);
