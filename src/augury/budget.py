@@ -24,7 +24,6 @@ import numpy.typing as npt
 
 from augury.tree import MAX_NODES, DraftTree
 
-
 HURDLE = 1.04
 """Expected gain over plain decoding below which nothing is drafted: survival and costs are estimates, and picking the
 greatest of many estimates picks their errors too."""
@@ -58,7 +57,7 @@ class Costs:
         The last tenth of the rate is left alone: certainty is rare, and each proposed node costs drafting time.
         """
         rows = np.arange(1, MAX_NODES + 2)
-        rate = rows / self.step(rows, rows * float(context))
+        rate = rows / self.step(rows, rows.astype(np.float64) * context)
         return int(np.argmax(rate >= 0.9 * rate.max()))
 
 

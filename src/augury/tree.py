@@ -100,7 +100,7 @@ class DraftTree:
         laws: Mapping[int, FloatArray] = _NO_LAWS,
     ) -> DraftTree:
         """Build a tree with one branch."""
-        return DraftTree.of(tokens, np.arange(-1, len(tokens) - 1), survival, source, laws)
+        return DraftTree.of(tokens, np.arange(-1, len(tokens) - 1, dtype=np.int32), survival, source, laws)
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -7,10 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from augury.conformance.identity import NEAR, Run, Watched, check_rule, compare, examine, watched
+from augury.conformance.identity import (
+    NEAR,
+    NEAR_HALF,
+    Run,
+    Watched,
+    check_rule,
+    compare,
+    examine,
+    nearness,
+    watched,
+)  # fmt: skip
 from augury.engine.engine import Engine
 from augury.errors import InputError
-from augury.models.target import Target
+from augury.models.target import Target, TargetInfo
 from augury.sampling import Noise, Sampling, Stream
 from augury.tree import DraftTree, Path
 
@@ -83,16 +93,30 @@ def test_a_near_tie_is_told_with_all_its_figures(rows):
 
 
 def test_two_tokens_far_apart_are_a_bug(rows):
-    assert compare(*tie(rows, 2 * NEAR), exact=False).kind == "BUG"
+    assert compare(*tie(rows, 1.5 * NEAR), exact=False).kind == "BUG"
+    assert compare(*tie(rows, 1.5 * NEAR), exact=False, near=2 * NEAR).kind == "near tie"
     assert compare(*tie(rows, 0.5 * NEAR), exact=True).kind == "BUG"
 
 
 def test_a_tie_must_be_near_in_both_runs(rows):
     a, _ = tie(rows, 0.5 * NEAR)
-    b, _ = tie(rows, 0.5 * NEAR)
-    far = [b.rows[2 + j].copy() for j in range(5)]
-    far[2][1] += 1.0  # the drafted run is sure of another token
-    assert compare(a, greedy_run(far), exact=False).kind == "BUG"
+    far = [a.rows[2 + j].copy() for j in range(5)]
+    far[2][1] += 1.9 * NEAR  # the drafted run is sure of another token
+    verdict = compare(a, greedy_run(far), exact=False)
+    assert verdict.kind == "BUG"
+    assert "further apart" in verdict.why
+
+
+def test_logits_that_rounding_does_not_move_so_far_are_a_bug(rows):
+    worst = int(np.argmin(rows[1]))
+    for by, kind in ((1.9 * NEAR, "same tokens"), (2.1 * NEAR, "BUG")):
+        assert compare(greedy_run(rows), greedy_run(changed(rows, 1, worst, -by)), exact=False).kind == kind
+
+
+def test_what_is_near_depends_on_the_width_of_the_weights():
+    info = TargetInfo("t", "llama", "r", 8, 8, 8, 1, parameters=100, weight_bytes=400, trees=True, exact=False)
+    assert nearness(info) == NEAR
+    assert nearness(replace(info, weight_bytes=200)) == NEAR_HALF > NEAR
 
 
 def test_another_token_from_the_same_bits_is_a_bug(rows):
@@ -123,21 +147,19 @@ def test_a_drawn_tie_is_judged_by_what_was_drawn(rows):
         chosen = tuple(int(np.argmax(scores(r, 3 + j))) for j, r in enumerate(rows))
         return Run(chosen, 3, {2 + j: r for j, r in enumerate(rows)})
 
-    plain = run(rows)
     order = np.argsort(scores(rows[2], 5))
     winner, second = int(order[-1]), int(order[-2])
     gap = float(scores(rows[2], 5)[winner] - scores(rows[2], 5)[second])
-    drafted = run(changed(rows, 2, second, 2.0 * (gap + 0.5 * NEAR)))
-    assert drafted.tokens[2] == second
-    # The logits themselves say nothing of how near the draw was.
-    near = gap <= NEAR
-    assert compare(plain, drafted, exact=False, scores=scores).kind == ("near tie" if near else "BUG")
+    assert gap > 10 * NEAR
     close = changed(rows, 2, second, 2.0 * (gap - 0.25 * NEAR))
     flipped = changed(rows, 2, second, 2.0 * (gap + 0.25 * NEAR))
     verdict = compare(run(close), run(flipped), exact=False, scores=scores)
     assert verdict.kind == "near tie"
     assert verdict.first is not None
+    assert verdict.first.tokens == (winner, second)
     assert verdict.first.gap == pytest.approx(0.25 * NEAR, rel=1e-2)
+    # The logits themselves say nothing of how near the draw was.
+    assert compare(run(close), run(flipped), exact=False).kind == "BUG"
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])

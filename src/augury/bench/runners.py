@@ -168,7 +168,7 @@ def transformers_model(model: str) -> Any:
     from augury.models.families import block_config
     from augury.models.gguf_file import GgufFile, gguf_config, gguf_weights
 
-    file = GgufFile(_gguf_path(model))
+    file = GgufFile.open(_gguf_path(model))
     stored = gguf_config(file)
     if stored.pop("model_type") != "llama":
         raise InputError(f"{model} is a GGUF of {file.architecture}; peers are compared on llama, or on a directory")

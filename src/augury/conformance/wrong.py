@@ -194,9 +194,16 @@ class NoiseByStep(Sampler):
         return _draw(weights, self._noise, self._length)
 
 
+class Unsalted(Noise):
+    """Proposals that must be independent, of later steps or other drafters, are made with the same noise."""
+
+    def salted(self, salt: int) -> Noise:
+        return self
+
+
 def one_stream(seed: int, stream: int) -> Noise:
     """Drafts and verdicts are made with the same noise."""
-    return Noise(seed, Stream.ACCEPT)
+    return Unsalted(seed, Stream.ACCEPT)
 
 
 # ---- drafters -------------------------------------------------------------------------------------------------------
@@ -416,7 +423,7 @@ WRONG: Mapping[str, Wrong] = MappingProxyType(
             _what(CountsTwice), engine_module, "Sampler", CountsTwice, "own top tokens", "coupled", "same tokens"
         ),
         "raw_bonus": _engine(
-            _what(RawBonus), engine_module, "Sampler", RawBonus, "own top tokens", "rejection", "processed, exact"
+            _what(RawBonus), engine_module, "Sampler", RawBonus, "own top tokens", "rejection", "processed"
         ),
         "forgets_processors": _engine(
             _what(ForgetsProcessors), engine_module, "Sampler", ForgetsProcessors,
@@ -424,6 +431,9 @@ WRONG: Mapping[str, Wrong] = MappingProxyType(
         ),
         "noise_by_step": _engine(
             _what(NoiseByStep), engine_module, "Sampler", NoiseByStep, "own top tokens", "coupled", "same tokens"
+        ),
+        "unsalted": _engine(
+            _what(Unsalted), engine_module, "Noise", Unsalted, "same law", "block", "counted"
         ),
         "one_stream": _engine(
             _what(one_stream), engine_module, "Noise", one_stream,

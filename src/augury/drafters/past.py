@@ -101,9 +101,9 @@ class Past:
             left, right = low - 1, high
         return found
 
-    def _context(self, position: int) -> bytearray:
+    def _context(self, position: int) -> bytes:
         start = len(self._text) - (position + 1) * _WORD
-        return self._text[start : start + _SPAN]
+        return bytes(self._text[start : start + _SPAN])
 
     def _shared(self, context: bytes, place: int) -> int:
         """Tokens a context shares with the one at a place of the order; 0 outside of it."""
@@ -118,5 +118,6 @@ class Past:
 def _greatest(values: array[int], count: int) -> list[int]:
     """The ``count`` greatest, greatest first."""
     if len(values) > 4 * count:
-        return np.sort(np.partition(np.frombuffer(values, np.int32), -count)[-count:])[::-1].tolist()
+        greatest: list[int] = np.sort(np.partition(np.frombuffer(values, np.int32), -count)[-count:])[::-1].tolist()
+        return greatest
     return sorted(values, reverse=True)[:count]

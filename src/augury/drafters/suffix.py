@@ -154,6 +154,6 @@ def _guesses(past: Past, voters: list[Match], path: Sequence[int], asked: bool) 
     total = sum(weights.values()) + _ESCAPE[voters[0].length]
     ranked = sorted(groups, key=weights.__getitem__, reverse=True)
     return [
-        _Guess(token, min(rank, 2) + 3*(not asked), weights[token] / total, groups[token])
+        _Guess(token, min(rank, 2) + 3 * (not asked), weights[token] / total, groups[token])
         for rank, token in enumerate(ranked)
     ]

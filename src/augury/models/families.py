@@ -151,6 +151,10 @@ _NO_ARITHMETIC = {
 export has already put into halves."""
 
 
+_NULL_SPEAKS = ("sliding_window", "num_key_value_heads")
+"""Keys whose null is a value (no window; as many as query heads); of others it means the default."""
+
+
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The language model's own config: of a Gemma 3 with an image tower the ``text_config`` inside it."""
     if config.get("model_type") == "gemma3" and isinstance(config.get("text_config"), Mapping):
@@ -183,7 +187,7 @@ def block_config(config: Mapping[str, Any], max_model_len: int | None = None) ->
         if key not in known and value not in (None, False, 0, 0.0, "", [], {}) and key[0] != "_":
             raise NotABlock(f"{name} with the switch {key} = {str(value)[:60]} is not run by the block")
     defaults = {"rms_norm_eps": 1e-6, "rope_theta": 1e4, "tie_word_embeddings": False, **family.defaults}
-    full = defaults | {k: v for k, v in given.items() if v is not None or k == "sliding_window"}
+    full = defaults | {k: v for k, v in given.items() if v is not None or k in _NULL_SPEAKS}
     try:
         return _build(name, family, full, max_model_len)
     except KeyError as missing:

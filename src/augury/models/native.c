@@ -110,7 +110,7 @@ typedef struct {
     double mark;       /* when the current phase began */
 } Worker;
 
-enum { SPINS_BEFORE_YIELD = 1000, SPINS_BEFORE_SLEEP = 4000 }; /* a pause is some 40 ns */
+enum { SPINS_BEFORE_YIELD = 4000, SPINS_BEFORE_SLEEP = 4000 }; /* a pause is some 40 ns */
 
 static void sync_threads(Worker *me)
 {
@@ -322,7 +322,7 @@ INLINE void tile_steps(const int rows, const int blocks, vec sum[GROUP][2][2], c
             __m512i line = line_of(w + b * pitch + i * BLOCK);
             low[b] = low_half(line);
             high[b] = high_half(line);
-            _mm_prefetch(ahead + (i * blocks + b) * 64, _MM_HINT_T1);
+            _mm_prefetch(ahead + (i * blocks + b) * 64, _MM_HINT_T0);
         }
         UNROLL for (int r = 0; r < rows; r++) {
             vec v = all(x[r * LANES + i]);

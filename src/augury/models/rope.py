@@ -100,10 +100,7 @@ def _yarn(periods: Tensor, params: Mapping[str, Any], dim: int, max_positions: i
     attention = params.get("attention_factor")
     if attention is None:
         one, all_dim = params.get("mscale"), params.get("mscale_all_dim")
-        if one and all_dim:
-            attention = magnitude(factor, one) / magnitude(factor, all_dim)
-        else:
-            attention = magnitude(factor)
+        attention = magnitude(factor, one) / magnitude(factor, all_dim) if one and all_dim else magnitude(factor)
 
     def dimension(rotations: float) -> float:
         return float(dim * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(base)))

@@ -1,0 +1,1 @@
+"""Turns the loop: requests in, answers out. Begin with ``loop.py``."""
