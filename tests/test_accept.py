@@ -242,10 +242,11 @@ def test_impossible_token_is_never_emitted_and_certain_one_always(rule):
 
 
 @pytest.mark.parametrize("rule", [rejection, block])
-def test_law_that_lacks_its_own_token_counts_as_none(rule):
-    """Such a token was not drawn from it; taken as it stands the law would make acceptance certain."""
+@pytest.mark.parametrize("q", [[0, 1, 0], [0.5, np.nan, 0.5], [np.inf, 0, 0], [1.0, -0.5, 0.5], [np.nan] * 3])
+def test_law_that_could_not_have_drawn_its_token_counts_as_none(rule, q):
+    """Taken as it stands the first would make acceptance certain, the others leave no law to draw from."""
     p = np.array([0.1, 0.3, 0.6])
-    tree = DraftTree.chain([0], [0.5], laws={0: np.array([0, 1, 0], np.float32)})
+    tree = DraftTree.chain([0], [0.5], laws={0: np.array(q, np.float32)})
     assert_same_law(lambda said: p, step_law(rule, tree, lambda said: p), 2)
 
 

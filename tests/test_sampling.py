@@ -296,6 +296,16 @@ def test_bad_words_across_prompt_answer_and_draft():
     assert sampler(Sampling(bad_words=((0, 1, 2, 3),)), prompt=(2,)).draw(row, []) == 4, "the history is shorter"
 
 
+def test_history_grows_without_end():
+    s = sampler(Sampling(bad_words=((1, 2, 3),)))
+    row = np.array([1, 0, 0, 9, 0], np.float32)
+    for _ in range(400):
+        s.advance([])
+        s.advance([4])
+    assert s.draw(row, [0] * 300 + [1, 2]) == 0
+    assert s.draw(row, []) == 3
+
+
 def test_bias_decides():
     assert sampler(Sampling(logit_bias={1: -100})).draw(ROW, []) == 3
     s = sampler(Sampling(temperature=1.0, logit_bias={2: 100}))

@@ -167,13 +167,15 @@ def _verdict(noise: Noise, step: int, index: int) -> float:
 
 
 def _draft_law(tree: DraftTree, node: int, vocab_size: int) -> LawArray:
-    """The law q of a node, f64[V]; a point mass for a deterministic one, or if its law lacks its token."""
+    """The law q of a node, f64[V]; a point mass if it declares none, or one that could not have drawn its token."""
     declared: FloatArray | None = tree.laws.get(node)
     x = int(tree.tokens[node])
-    if declared is not None and declared[x] > 0.0:
+    if declared is not None and declared[x] > 0.0 and declared.min() >= 0.0:  # NaN is not >= 0
         q: LawArray = declared.astype(np.float64)
-        q /= q.sum()
-        return q
+        total = q.sum()
+        if np.isfinite(total):
+            q /= total
+            return q
     point = np.zeros(vocab_size)
     point[x] = 1.0
     return point

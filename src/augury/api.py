@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from os import PathLike
+from typing import get_args
 
 from augury.drafters import DRAFTERS, make, split
 from augury.drafters.drafter import Drafter, Rule
 from augury.engine.engine import Engine
-from augury.errors import InputError
+from augury.errors import InputError, UnknownName
 
 DEFAULT_DRAFTERS = ("suffix", "prediction")
 """What is asked when nothing is said: both cost microseconds and nothing in memory worth naming."""
@@ -59,6 +60,8 @@ def load(
 
     if max_num_seqs < 1:
         raise InputError(f"max_num_seqs is {max_num_seqs}; it must be 1 or more")
+    if acceptance not in get_args(Rule):
+        raise UnknownName("acceptance rule", acceptance, get_args(Rule))
     seats = _seats(drafters)
     loaded = load_target(
         model, dtype=dtype, device=device, threads=threads, max_model_len=max_model_len,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from augury.conformance.kit import check_drafter, check_target
@@ -41,7 +42,7 @@ def test_every_drafter_of_the_registry_passes(name):
 
 @pytest.mark.parametrize("trees", [True, False])
 def test_toy_targets_pass(trees):
-    report = check_target(lambda: ToyTarget(5, trees=trees, slots=2))
+    report = check_target(lambda: ToyTarget(5, trees=trees, slots=3))
     assert report.passed, str(report)
     assert ("rows of a tree" in str(report)) == trees
 
@@ -75,8 +76,6 @@ def test_a_drafter_that_looks_at_what_it_drew_is_noticed_even_where_branches_can
             token = min(range(3), key=lambda i: wait[i] / law[i])
             if token == 1:
                 return DraftTree.empty()
-            import numpy as np
-
             padded = np.zeros(vocab[0], np.float32)
             padded[:3] = law
             return DraftTree.chain([token], [0.5], laws={0: padded})
@@ -87,7 +86,7 @@ def test_a_drafter_that_looks_at_what_it_drew_is_noticed_even_where_branches_can
         vocab[0] = target.info.vocab_size
         return Own()
 
-    report = check_drafter(make_one, rules=("rejection",))
+    report = check_drafter(make_one, rules=("rejection",), samples=3000)
     assert any("not possible, so counted below" in c.detail for c in report.checks)
     assert any("counted" in name for name in report.failed), str(report)
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny import random_block
 
 from augury.models.attention import BLOCK, attend, layout
 from augury.models.block import TorchForward
 from augury.models.forward import Segment
 from augury.models.linear import Linear, row_exact
-from models.conftest import random_block
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": {},

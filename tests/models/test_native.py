@@ -5,7 +5,6 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,14 +14,13 @@ from hypothesis import strategies as st
 
 from augury.errors import InputError, ModelError
 from augury.models import native
+from augury.models.block import TorchForward
 from augury.models.config import BlockConfig, Rope
 from augury.models.forward import Segment
 from augury.models.native import NativeForward, native_available
 from augury.tree import MAX_NODES, DraftTree, FloatArray, IntArray
 
-pytestmark = pytest.mark.skipif(
-    native_available() is not None, reason=f"native forward: {native_available()}"
-)
+pytestmark = pytest.mark.skipif(native_available() is not None, reason=f"native forward: {native_available()}")
 
 CONTEXT = 400
 CAPACITY = CONTEXT + MAX_NODES + 1
@@ -182,9 +180,7 @@ def reference(c: BlockConfig, w: dict[str, torch.Tensor], tokens: IntArray) -> t
     for i in range(c.layers):
         own = {k.split(".", 2)[2]: v for k, v in w.items() if k.startswith(f"layers.{i}.")}
         q, k, v = (
-            linear(norm(x, own["attn_norm"]), i, "qkv")
-            .reshape(m, -1, n)
-            .split([c.heads, c.kv_heads, c.kv_heads], 1)
+            linear(norm(x, own["attn_norm"]), i, "qkv").reshape(m, -1, n).split([c.heads, c.kv_heads, c.kv_heads], 1)
         )
         if c.qk_norm:
             q, k = norm(q, own["q_norm"]), norm(k, own["k_norm"])
@@ -221,9 +217,7 @@ def error(found: FloatArray | torch.Tensor, expected: torch.Tensor) -> float:
 
 def chain(slot: int, length: int, tokens: IntArray) -> Segment:
     n = len(tokens)
-    return Segment(
-        slot, length, tokens, np.arange(-1, n - 1, dtype=np.int32), np.arange(n, dtype=np.int32)
-    )
+    return Segment(slot, length, tokens, np.arange(-1, n - 1, dtype=np.int32), np.arange(n, dtype=np.int32))
 
 
 def tree_rows(slot: int, length: int, root: int, tree: DraftTree) -> Segment:
@@ -261,10 +255,10 @@ def some_tokens(c: BlockConfig, n: int, seed: int = 1) -> IntArray:
 
 
 @pytest.fixture(scope="module", params=list(CONFIGS))
-def model(request: pytest.FixtureRequest) -> Iterator[tuple[BlockConfig, dict[str, torch.Tensor], NativeForward]]:
+def model(request: pytest.FixtureRequest) -> tuple[BlockConfig, dict[str, torch.Tensor], NativeForward]:
     c = CONFIGS[request.param]
     w = random_weights(c)
-    yield c, w, NativeForward(c, w, slots=3, capacity=CAPACITY, threads=2)
+    return c, w, NativeForward(c, w, slots=3, capacity=CAPACITY, threads=2)
 
 
 Model = tuple[BlockConfig, dict[str, torch.Tensor], NativeForward]
@@ -279,6 +273,23 @@ def test_agrees_with_plain_torch(model: Model) -> None:
     assert hidden is not None
     assert error(logits, expected) < TOLERANCE
     assert error(hidden, states) < TOLERANCE
+
+
+def test_agrees_with_the_torch_block(model: Model) -> None:
+    """The two forwards are one arithmetic; a request may not care which of them a machine can run."""
+    c, w, forward = model
+    other = TorchForward(c, w, slots=1, capacity=CAPACITY)
+    prompt, tree = some_tokens(c, 90), random_tree(np.random.default_rng(3), c, 20)
+    for one in (forward, other):
+        one.run([chain(0, 0, prompt)], False)
+    found, hidden = forward.run([tree_rows(0, 90, 1, tree)], True)
+    expected, states = other.run([tree_rows(0, 90, 1, tree)], True)
+    assert found is not None
+    assert hidden is not None
+    assert error(found, torch.as_tensor(expected)) < TOLERANCE
+    assert error(hidden, torch.as_tensor(states)) < TOLERANCE
+    for mine, theirs in zip(forward.read(0, 90), other.read(0, 90), strict=True):
+        assert error(mine, torch.as_tensor(theirs)) < TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -379,9 +390,7 @@ def test_the_order_of_nodes_does_not_matter(model: Model) -> None:
     before = [bits(x) for x in rows]
     order = sorted(range(30), key=lambda i: (tree.depths[i], rng.random()))
     place = {old: new for new, old in enumerate(order)} | {-1: -1}
-    shuffled = DraftTree.of(
-        tree.tokens[order], [place[int(tree.parents[i])] for i in order], tree.survival[order]
-    )
+    shuffled = DraftTree.of(tree.tokens[order], [place[int(tree.parents[i])] for i in order], tree.survival[order])
     assert order != list(range(30))
     rows, _ = forward.run([tree_rows(0, 50, 3, shuffled)], True)
     assert rows is not None
@@ -481,9 +490,7 @@ def test_any_companions_give_the_same_bits(model: Model, data: st.DataObject) ->
 def test_long_contexts_are_exact_and_near_the_reference() -> None:
     """Thousands of positions: score buffers and chunk starts far from zero."""
     context = 3000
-    c = dataclasses.replace(
-        LLAMA, context=context, windows=(0, 700), rope_tables=(rope(16, 1e4, positions=context),)
-    )
+    c = dataclasses.replace(LLAMA, context=context, windows=(0, 700), rope_tables=(rope(16, 1e4, positions=context),))
     w, tokens = random_weights(c), some_tokens(c, 2500)
     forward = NativeForward(c, w, slots=2, capacity=context + MAX_NODES + 1)
     for at in range(0, 2400, 200):

@@ -12,6 +12,7 @@ how many answers were equal is shown.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import json
 import tempfile
 import time
@@ -116,6 +117,7 @@ def _typical(rounds: Sequence[Timed]) -> float | None:
 def forwards(target: Target, model: Any, seed: int = 0) -> dict[str, dict[int, float]]:
     """Median milliseconds of a forward by rows, behind 256 tokens, ours and transformers' in turn."""
     import torch
+    from transformers import DynamicCache
 
     rng = np.random.default_rng(seed)
     vocab = target.info.vocab_size
@@ -127,12 +129,15 @@ def forwards(target: Target, model: Any, seed: int = 0) -> dict[str, dict[int, f
     slot = target.open()
     target.prefill(slot, context)
     with torch.inference_mode():
-        past = model(torch.from_numpy(context.astype(np.int64))[None], use_cache=True).past_key_values
+        past = DynamicCache(config=model.config)
+        takes = inspect.signature(model.forward).parameters
+        options = {"cache" if "cache" in takes else "past_key_values": past, "use_cache": True}
+        model(torch.from_numpy(context.astype(np.int64))[None], **options)
 
         def theirs(rows: int) -> None:
             ids = torch.from_numpy(np.concatenate([[1], trees[rows].tokens]).astype(np.int64))[None]
-            model(ids, past_key_values=past, use_cache=True)
-            past.crop(FORWARD_CONTEXT)
+            model(ids, **options)
+            past.crop(-rows)
 
         runs: Mapping[str, Callable[[int], object]] = {
             "augury": lambda rows: target.verify([slot], [1], [trees[rows]]),

@@ -19,7 +19,7 @@ def check_target(make: Callable[[], Target], *, name: str = "target", tolerance:
     """Try a target's forward and cache: every row and every committed entry against a fresh prefill.
 
     Args:
-        make: builds or gives the target; two slots at least, a context of 128 tokens or more.
+        make: builds or gives the target; three slots at least, a context of 128 tokens or more.
         name: for the report.
         tolerance: greatest difference of logits and of cache entries that counts as equal; None asks for equal bits
             of a target that promises them, and for 0.05 of others.

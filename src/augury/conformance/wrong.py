@@ -320,15 +320,16 @@ def _engine(what: str, module: object, name: str, value: object, make: str, rule
 
     def check() -> Report:
         with swapped(module, name, value):
-            return check_drafter(_DRAFTERS[make], name=what, rules=(rule,))
+            return check_drafter(_DRAFTERS[make], name=what, rules=(rule,), samples=samples)
 
-    return Wrong(what, check, lambda: _right(make, rule), noticed)
+    samples = 10_000 if noticed == "counted" else 1_000  # what is seen exactly need not be counted as well
+    return Wrong(what, check, lambda: _right(make, rule, samples), noticed)
 
 
 @lru_cache
-def _right(make: str, rule: Rule) -> Report:
+def _right(make: str, rule: Rule, samples: int) -> Report:
     """The report without a fault."""
-    return check_drafter(_DRAFTERS[make], name=make, rules=(rule,))
+    return check_drafter(_DRAFTERS[make], name=make, rules=(rule,), samples=samples)
 
 
 def _drafter(make: Callable[[ToyTarget], Drafter], right: str) -> Wrong:
@@ -336,8 +337,8 @@ def _drafter(make: Callable[[ToyTarget], Drafter], right: str) -> Wrong:
     what = _what(make(ToyTarget(3)))
     return Wrong(
         what,
-        lambda: check_drafter(make, name=what, rules=("rejection",)),
-        lambda: _right(right, "rejection"),
+        lambda: check_drafter(make, name=what, rules=("rejection",), samples=1_000),
+        lambda: _right(right, "rejection", 1_000),
         "law under rejection",
     )
 

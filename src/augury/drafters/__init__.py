@@ -81,10 +81,10 @@ def make(spec: str, **resources: object) -> Drafter:
     given: dict[str, Any] = {n: value for n, value in resources.items() if n in takes}
     types = get_type_hints(cls.__init__)
     for option in filter(None, (o.strip() for o in options.split(","))):
-        key, equals, text = (part.strip() for part in option.partition("="))
+        key, _, text = (part.strip() for part in option.partition("="))
         if key not in takes or key in given:
             raise UnknownName(f"option of drafter {name}", key, [n for n in takes if n not in given])
-        given[key] = _value(name, key, text if equals else "true", types.get(key, str))
+        given[key] = _value(name, key, text, types.get(key, str))
     missing = [n for n, p in takes.items() if p.default is p.empty and n not in given]
     if missing:
         raise InputError(f"drafter {name} needs {missing[0]}; give it as {name}:{missing[0]}=...")

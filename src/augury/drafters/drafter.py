@@ -30,8 +30,8 @@ class View:
         id: unique for the life of the engine.
         prompt_length: tokens of the prompt.
         rule: the acceptance rule in force.
-        noise: the stream a *sampling* drafter must draw with: the target's own under the coupled rule, a
-            salted one under the others. Deterministic drafters ignore it.
+        seat: place of the drafter that sees this view among those of the engine.
+        stream: where ``noise`` comes from.
         temperature: of the request; 0 is greedy.
         prediction: i32[m], text the caller expects as the answer, or None.
     """
@@ -39,7 +39,8 @@ class View:
     id: int
     prompt_length: int
     rule: Rule
-    noise: Noise
+    seat: int
+    stream: Noise
     temperature: float
     prediction: IntArray | None
     _buffer: list[IntArray]  # one element; the engine replaces it when it grows
@@ -49,6 +50,15 @@ class View:
     def length(self) -> int:
         """Committed tokens: prompt and answer so far, the root of the next tree included."""
         return self._length[0]
+
+    @property
+    def noise(self) -> Noise:
+        """What a *sampling* drafter must draw with in this step; deterministic drafters ignore it.
+
+        Under the coupled rule it is the target's own, so that guesses match its draws. Under the others it is this
+        drafter's own and new in every step: a draft that was judged and refused must tell nothing of another one.
+        """
+        return self.stream if self.rule == "coupled" else self.stream.salted(self.length << 8 | self.seat)
 
     @property
     def tokens(self) -> IntArray:

@@ -27,10 +27,15 @@ _SPAN = DEPTH * _WORD
 
 
 class Match(NamedTuple):
-    """An earlier position whose context ends in the same ``length`` tokens as the one asked for."""
+    """A position whose context ends in the same ``length`` tokens as the one asked for."""
 
     position: int
     length: int
+
+
+def context(tokens: Sequence[int]) -> bytes:
+    """What ``Past.matches`` asks for: the last tokens of some text, in its order."""
+    return b"".join([token.to_bytes(_WORD, "big") for token in reversed(tokens)])
 
 
 class Past:
@@ -68,56 +73,63 @@ class Past:
             self._text = bytearray(len(self._text)) + self._text
         self._text[start : start + _WORD] = token.to_bytes(_WORD, "big")
 
-    def ending(self, more: Sequence[int] = ()) -> bytes:
-        """Context of the last token, if the text went on with ``more``."""
-        ahead = b"".join([token.to_bytes(_WORD, "big") for token in more[: -DEPTH - 1 : -1]])
+    def ending(self, longest: int = DEPTH) -> bytes:
+        """Context of the last token, ``longest`` tokens of it."""
         start = len(self._text) - len(self.tokens) * _WORD
-        return ahead + self._text[start : start + _SPAN - len(ahead)]
+        return bytes(self._text[start : start + longest * _WORD])
 
-    def matches(self, context: bytes, count: int, shortest: int = 1) -> list[Match]:
-        """The positions that share most of a context: longest first, of equal ones the latest first.
-
-        Every position given is followed by a token of the text.
+    def matches(self, context: bytes, count: int, shortest: int = 1, start: int | None = None) -> list[Match]:
+        """The positions that share most of a context, longest match first; each is followed by a token.
 
         Args:
-            context: as from ``ending``.
+            context: as from ``ending`` or ``context``.
             count: matches to give at most.
             shortest: tokens a match must share, at least 1.
+            start: of equally long matches the first at or behind it come first, then those from the text's
+                beginning on; without it the latest come first.
         """
         order, key = self._order, self._context
         found: list[Match] = []
         right = bisect_left(order, context, key=key)
         left = right - 1
         while len(found) < count:
-            length = max(self._shared(context, left), self._shared(context, right))
+            length = max(self._near(context, left), self._near(context, right))
             if length < shortest:
                 break
             head = context[: length * _WORD]
             low = bisect_left(order, head, 0, left + 1, key=key)
             # No id has its highest bit set, so this is past every context that begins with head.
             high = bisect_left(order, head + b"\xff", right, key=key)
-            latest = _greatest(order[low : left + 1] + order[right:high], count - len(found))
-            found += [Match(position, length) for position in latest]
+            alike = self._first(order[low : left + 1] + order[right:high], count - len(found), start)
+            found += [Match(position, length) for position in alike]
             left, right = low - 1, high
         return found
+
+    def agree(self, position: int) -> int:
+        """Tokens, at most ``DEPTH``, that the contexts of a position and of the last one share."""
+        return _shared(self.ending(), self._context(position))
 
     def _context(self, position: int) -> bytes:
         start = len(self._text) - (position + 1) * _WORD
         return bytes(self._text[start : start + _SPAN])
 
-    def _shared(self, context: bytes, place: int) -> int:
+    def _near(self, context: bytes, place: int) -> int:
         """Tokens a context shares with the one at a place of the order; 0 outside of it."""
-        if not 0 <= place < len(self._order):
-            return 0
-        other = self._context(self._order[place])
-        size = min(len(context), len(other))
-        different = int.from_bytes(context[:size], "big") ^ int.from_bytes(other[:size], "big")
-        return (8 * size - different.bit_length()) // (8 * _WORD)
+        return _shared(context, self._context(self._order[place])) if 0 <= place < len(self._order) else 0
+
+    def _first(self, positions: array[int], count: int, start: int | None) -> list[int]:
+        """``count`` of the positions in the order that ``start`` says."""
+        places = np.frombuffer(positions, np.int32)
+        ranks = -places if start is None else (places - start) % len(self.tokens)
+        if len(ranks) > count:
+            nearest = np.argpartition(ranks, count)[:count]
+            places, ranks = places[nearest], ranks[nearest]
+        chosen: list[int] = places[np.argsort(ranks)].tolist()
+        return chosen
 
 
-def _greatest(values: array[int], count: int) -> list[int]:
-    """The ``count`` greatest, greatest first."""
-    if len(values) > 4 * count:
-        greatest: list[int] = np.sort(np.partition(np.frombuffer(values, np.int32), -count)[-count:])[::-1].tolist()
-        return greatest
-    return sorted(values, reverse=True)[:count]
+def _shared(one: bytes, other: bytes) -> int:
+    """Tokens that two contexts share."""
+    size = min(len(one), len(other))
+    different = int.from_bytes(one[:size], "big") ^ int.from_bytes(other[:size], "big")
+    return (8 * size - different.bit_length()) // (8 * _WORD)

@@ -6,12 +6,13 @@ there, so it is scored against all text that comes, verified or not: nothing is 
 
 The model is logistic (Platt 1999). For a guess of kind k in request r at temperature T::
 
-    logit P(hit) = slope_k logit(raw) + offset_k - 0.7 T^2 + shared_k + own_r
+    logit P(hit) = slope_k logit(raw) + offset_k - 0.7 T^2 + shared_k + own_kr
 
 Slope and offset are the drafter's. The temperature term is what a copied guess was seen to lose when the target
 draws from a flatter law (T up to 1). The two shifts start at 0 and follow by one Newton step a score,
-``shift += (hit - P) / v``, where v adds up the curvatures P (1 - P) to a cap, beyond which old scores fade:
-``shared_k`` over all requests that sample alike, ``own_r`` within the request, which is how a penalty on
+``shift += (hit - P) / v`` (for ``shared_k`` P is that without ``own_kr``), where v adds up the curvatures P (1 - P) to
+a cap, beyond which old scores fade:
+``shared_k`` over all requests that sample alike, ``own_kr`` within the request, which is how a penalty on
 repetition, or a text that never repeats, is noticed. Shifts are all that outlives a request: no token, no text.
 """
 
@@ -26,8 +27,8 @@ SURE = 0.999
 
 _FLATTER = 0.7
 _WARMEST = 1.5  # beyond it the square says too much
-_SHARED = (50.0, 2000.0)
-_OWN = (8.0, 50.0)
+_SHARED = (30.0, 1000.0)
+_OWN = (6.0, 20.0)
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ class _Shift:
     cap: float
     value: float = 0.0
 
-    def learn(self, error: float, curvature: float) -> None:
-        self.weight = min(self.weight + curvature, self.cap)
-        self.value += error / self.weight
+    def learn(self, hit: bool, stated: float) -> None:
+        self.weight = min(self.weight + stated * (1.0 - stated), self.cap)
+        self.value += (hit - stated) / self.weight
 
 
 @dataclass
@@ -71,16 +72,22 @@ class Rates:
 
     def __init__(self, slopes: list[float], offsets: list[float], shared: list[_Shift]) -> None:
         self._slopes, self._offsets, self._shared = slopes, offsets, shared
-        self._own = _Shift(*_OWN)
+        self._own = [_Shift(*_OWN) for _ in slopes]
 
     def hit(self, kind: int, raw: float) -> float:
         """Calibrated probability that a guess of a kind, with a raw estimate in (0, 1), is the next token."""
-        shift = self._offsets[kind] + self._shared[kind].value + self._own.value
-        x = self._slopes[kind] * math.log(raw / (1.0 - raw)) + shift
-        return min(max(1.0 / (1.0 + math.exp(-x)), 1.0 - SURE), SURE)
+        return min(max(_logistic(self._usual(kind, raw) + self._own[kind].value), 1.0 - SURE), SURE)
 
     def score(self, kind: int, raw: float, hit: bool) -> None:
         """Learn from the token that came where such a guess was, or would have been, made."""
-        p = self.hit(kind, raw)
-        for shift in (self._own, self._shared[kind]):
-            shift.learn(hit - p, p * (1.0 - p))
+        usual = self._usual(kind, raw)
+        self._own[kind].learn(hit, _logistic(usual + self._own[kind].value))
+        self._shared[kind].learn(hit, _logistic(usual))
+
+    def _usual(self, kind: int, raw: float) -> float:
+        """Logit for a request of which nothing is known."""
+        return self._slopes[kind] * math.log(raw / (1.0 - raw)) + self._offsets[kind] + self._shared[kind].value
+
+
+def _logistic(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(-x))

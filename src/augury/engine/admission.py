@@ -26,9 +26,11 @@ class Slots:
         """A slot for a request whose committed tokens will be ``tokens``: (slot, how many it already holds)."""
         shared = {slot: _common(cached, tokens) for slot, cached in self._idle.items()}
         best = max(shared, key=lambda slot: shared[slot], default=-1)
-        if best >= 0 and shared[best] > 0:
+        fresh = len(self._idle) + len(self._busy) < self._count
+        # Conversations that only share their system prompt keep their slots while there are unused ones.
+        if best >= 0 and shared[best] > 0 and (not fresh or 2 * shared[best] >= len(self._idle[best])):
             slot, length = best, shared[best]
-        elif len(self._idle) + len(self._busy) < self._count:
+        elif fresh:
             slot, length = self._target.open(), 0
         else:
             slot, length = next(iter(self._idle)), 0

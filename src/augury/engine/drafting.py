@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from augury.budget import best_chain, shallow
-from augury.drafters.drafter import Drafter, Observation
+from augury.drafters.drafter import Drafter, Observation, View
 from augury.engine.request import Request
 from augury.errors import DrafterError
 from augury.models.target import TargetInfo
@@ -28,19 +28,19 @@ Named = Sequence[tuple[str, Drafter]]
 
 def begin(drafters: Named, request: Request) -> None:
     """Show a new request to every drafter; one that cannot begin is left out of it."""
-    _each(drafters, request, lambda d: d.open(request.view), final=True)
+    _each(drafters, request, lambda d, view: d.open(view), final=True)
 
 
 def observe(drafters: Named, request: Request, seen: Observation) -> None:
     """Show what a step brought."""
-    _each(drafters, request, lambda d: d.observe(request.view, seen), final=False)
+    _each(drafters, request, lambda d, view: d.observe(view, seen), final=False)
 
 
 def end(drafters: Named, request: Request) -> None:
     """Let every drafter forget a request, the left-out ones too."""
-    for _, drafter in drafters:
+    for (_, drafter), view in zip(drafters, request.views, strict=True):
         try:
-            drafter.close(request.view)
+            drafter.close(view)
         except Exception as error:
             _fault(request, 0, error, final=False)
 
@@ -60,7 +60,7 @@ def propose(drafters: Named, request: Request, info: TargetInfo, limit: int) -> 
         fault = None
         tree = DraftTree.empty()
         try:
-            tree = _checked(drafter.propose(request.view, limit), limit, info.vocab_size)
+            tree = _checked(drafter.propose(request.views[index], limit), limit, info.vocab_size)
         except Exception as error:
             fault = _fault(request, index, error, final=False)
         ms = 1e3 * (time.perf_counter() - clock)
@@ -76,13 +76,13 @@ def propose(drafters: Named, request: Request, info: TargetInfo, limit: int) -> 
     return shallow(best_chain(merged) if chains else merged, depth), tuple(proposals)
 
 
-def _each(drafters: Named, request: Request, call: Callable[[Drafter], None], final: bool) -> None:
+def _each(drafters: Named, request: Request, call: Callable[[Drafter, View], None], final: bool) -> None:
     if not request.switches.draft:
         return
     for index, (_, drafter) in enumerate(drafters):
         if index not in request.benched:
             try:
-                call(drafter)
+                call(drafter, request.views[index])
             except Exception as error:
                 _fault(request, index, error, final)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from augury.drafters.drafter import Observation
 from augury.engine.costs import Meter
 from augury.engine.drafting import Named, observe, propose
 from augury.engine.request import Chunk, Request, TokenLogprob
+from augury.engine.trust import Trust
 from augury.models.target import Target
 from augury.record import StepRecord
 from augury.sampling import logprobs
@@ -31,6 +32,7 @@ class Parts:
     target: Target
     drafters: Named
     meter: Meter | None
+    trust: Trust = field(default_factory=Trust)
 
 
 def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
@@ -42,7 +44,7 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
         propose(parts.drafters, r, parts.target.info, costs.useful_nodes(n) if costs else MAX_NODES)
         for r, n in zip(batch, committed, strict=True)
     ]
-    trees = choose([tree for tree, _ in offers], costs, committed)
+    trees = choose([parts.trust.temper(tree) for tree, _ in offers], costs, committed)
     draft_ms = clock.lap()
 
     slots = [r.slot for r in batch]
@@ -64,11 +66,12 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
         hidden = rows.hidden[j] if rows.hidden is not None else None
         wanted = _logprobs(request, tree, paths[j], emitted[j], logits)
         if request.error is None:
+            parts.trust.learn(tree, paths[j])
             seen = Observation(tree, paths[j], np.asarray(emitted[j], np.int32), logits, hidden)
             observe(parts.drafters, request, seen)
         record = StepRecord(
             position=committed[j],
-            root=int(request.view.tokens[committed[j]]),
+            root=int(request.tokens[committed[j]]),
             tree=tree,
             path=paths[j],
             emitted=emitted[j],

@@ -99,16 +99,21 @@ class Request:
         self._buffer = [np.empty(2 * len(prompt) + 64, np.int32)]
         self._length = [len(prompt)]
         self._buffer[0][: len(prompt)] = prompt
-        self.view = View(
-            number,
-            len(prompt),
-            rule,
-            draft_noise,
-            sampler.temperature,
-            prediction,
-            self._buffer,
-            self._length,
+        self.views = tuple(
+            View(
+                number,
+                len(prompt),
+                rule,
+                seat,
+                draft_noise,
+                sampler.temperature,
+                prediction,
+                self._buffer,
+                self._length,
+            )
+            for seat in range(len(drafters))
         )
+        """What each drafter may see; they differ in the noise to sample with."""
 
     @property
     def length(self) -> int:

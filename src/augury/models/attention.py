@@ -21,7 +21,7 @@ from torch import Tensor
 from augury.models.forward import Segment
 
 BLOCK = 64
-TILE = 1
+TILE = 16
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ class TorchForward:
     ``exact`` is measured: true when every linear of this model gives row-independent bits on this machine.
     """
 
-    name: str
-    exact: bool
+    max_rows = 4096
+    """More would only make buffers larger: the arithmetic is bound by then."""
 
     def __init__(
         self,

@@ -44,6 +44,8 @@ class Forward(Protocol):
 
     name: str
     exact: bool
+    max_rows: int
+    """Rows that one ``run`` takes at most, at least a root with ``MAX_NODES`` nodes."""
 
     def run(self, segments: Sequence[Segment], logits: bool) -> tuple[FloatArray | None, FloatArray | None]:
         """One forward. Gives (logits f32[R, V], hidden f32[R, d]) over all rows in order, or (None, None)."""

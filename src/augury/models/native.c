@@ -719,8 +719,10 @@ static void forward(Worker *me)
         const int is_last = i + 1 == m->layers;
         linear(me, 4 * i, m->inputs, m->width, m->qkv_width / BLOCK, m->outputs, m->qkv_width, NULL);
         end_phase(me, QKV);
-        for (int64_t j = share(rows * heads, self, threads); j < share(rows * heads, self + 1, threads); j++)
-            finish_head(m, l, j / heads, j % heads);
+        /* By head, not by row: the keys of neighbouring rows share lines, which two threads would fight for. */
+        for (int64_t j = self; j < heads * ((rows + BLOCK - 1) / BLOCK); j += threads)
+            for (int64_t r = j / heads * BLOCK; r < rows && r < (j / heads + 1) * BLOCK; r++)
+                finish_head(m, l, r, j % heads);
         end_phase(me, HEADS);
         if (is_last && !want_logits) break; /* a prompt chunk is for its keys and values */
         for (int64_t j = self; j < m->span_count; j += threads)

@@ -378,6 +378,9 @@ class NativeForward:
         self._keep.append(embed)
         m.embed = embed.data_ptr()
         m.final_norm = self._floats(weights["final_norm"], m.width)
+        self._ropes = [
+            [self._pointer(np.ascontiguousarray(x, np.float32)) for x in (rope.cos, rope.sin)] for rope in c.rope_tables
+        ]
         self._layers = (_Layer * c.layers)(*(self._layer(weights, i) for i in range(c.layers)))
         m.layer = ctypes.addressof(self._layers)
 
@@ -421,10 +424,8 @@ class NativeForward:
             out.gate_up_bias = self._floats(pair.transpose(0, 1).reshape(-1), 2 * m.inner)
             out.down_bias = self._floats(given["down_bias"], m.width)
         if c.ropes[i] >= 0:
-            rope = c.rope_tables[c.ropes[i]]
-            out.rotated = rope.cos.shape[1]
-            out.cos = self._table(rope.cos)
-            out.sin = self._table(rope.sin)
+            out.rotated = c.rope_tables[c.ropes[i]].cos.shape[1]
+            out.cos, out.sin = self._ropes[c.ropes[i]]
         out.window = c.windows[i]
         return out
 
@@ -435,25 +436,10 @@ class NativeForward:
     def _floats(self, x: torch.Tensor, length: int) -> int:
         return self._pointer(_padded(x.float(), length).contiguous().numpy().copy())
 
-    def _table(self, table: FloatArray) -> int:
-        """The address of a rope table, one copy for all layers that use it."""
-        known = {id(x): y for x, y in self._tables} if hasattr(self, "_tables") else {}
-        if id(table) not in known:
-            self._tables = [
-                *getattr(self, "_tables", []),
-                (table, self._pointer(np.ascontiguousarray(table, np.float32))),
-            ]
-            return self._tables[-1][1]
-        return known[id(table)]
-
     def _make_cache(self) -> None:
         c, m = self.config, self._model
-        self._k = _zeros(
-            (self.slots, c.layers, c.kv_heads, m.capacity // _BLOCK, m.head_pad, _LANES, 2), np.uint16
-        )
-        self._v = _zeros(
-            (self.slots, c.layers, c.kv_heads, m.value_pad // _BLOCK, m.capacity, _LANES, 2), np.uint16
-        )
+        self._k = _zeros((self.slots, c.layers, c.kv_heads, m.capacity // _BLOCK, m.head_pad, _LANES, 2), np.uint16)
+        self._v = _zeros((self.slots, c.layers, c.kv_heads, m.value_pad // _BLOCK, m.capacity, _LANES, 2), np.uint16)
         for i, layer in enumerate(self._layers):
             layer.keys, layer.values = self._k[0, i].ctypes.data, self._v[0, i].ctypes.data
 
@@ -549,10 +535,7 @@ class NativeForward:
         if not 0 <= slot < self.slots:
             raise InputError(f"slot {slot} does not exist; valid: 0 to {self.slots - 1}")
         if n and not (
-            to >= 0
-            and from_[-1] < self.capacity
-            and (np.diff(from_) > 0).all()
-            and (from_ >= to + np.arange(n)).all()
+            to >= 0 and from_[-1] < self.capacity and (np.diff(from_) > 0).all() and (from_ >= to + np.arange(n)).all()
         ):
             raise InputError(f"cannot move cache rows {from_.tolist()} to {to} of {self.capacity}")
         self._library.augury_move(ctypes.byref(self._model), slot, from_.ctypes.data, n, to)

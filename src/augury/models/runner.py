@@ -76,8 +76,9 @@ class Runner(Target):
                 f"{self.info.context}; prefill at most {room}"
             )
         state.verified = None
-        for at in range(0, len(tokens), PREFILL_ROWS):
-            chunk = tokens[at : at + PREFILL_ROWS]
+        step = min(PREFILL_ROWS, self.forward.max_rows)
+        for at in range(0, len(tokens), step):
+            chunk = tokens[at : at + step]
             rows = np.arange(len(chunk), dtype=np.int32)
             self.forward.run([Segment(slot, state.length, chunk, rows - 1, rows)], logits=False)
             state.length += len(chunk)
@@ -105,12 +106,29 @@ class Runner(Target):
             parents = np.concatenate([np.asarray([-1], np.int32), tree.parents + 1]).astype(np.int32)
             depths = np.concatenate([np.asarray([0], np.int32), tree.depths]).astype(np.int32)
             segments.append(Segment(slot, state.length, tokens, parents, depths))
-        logits, hidden = self.forward.run(segments, logits=True)
-        assert logits is not None
+        found = self._forwards(segments)
         for slot, tree in zip(slots, trees, strict=True):
             self._open[slot].verified = tree
-        ends = np.cumsum([len(s.tokens) for s in segments])[:-1]
-        return Rows(np.split(logits, ends), None if hidden is None else np.split(hidden, ends))
+        return Rows([logits for logits, _ in found], [hidden for _, hidden in found])
+
+    def _forwards(self, segments: Sequence[Segment]) -> list[tuple[FloatArray, FloatArray]]:
+        """Logits and hidden states of each segment, from one forward unless there are too many rows for one."""
+        groups: list[list[Segment]] = [[]]
+        for segment in segments:
+            rows = sum(len(s.tokens) for s in groups[-1])
+            if groups[-1] and rows + len(segment.tokens) > self.forward.max_rows:
+                groups.append([])
+            groups[-1].append(segment)
+        found: list[tuple[FloatArray, FloatArray]] = []
+        for group in groups:
+            logits, hidden = self.forward.run(group, logits=True)
+            assert logits is not None
+            assert hidden is not None
+            if len(groups) > 1:  # the forward's buffers are valid until its next run only
+                logits, hidden = logits.copy(), hidden.copy()
+            ends = np.cumsum([len(s.tokens) for s in group])[:-1]
+            found += zip(np.split(logits, ends), np.split(hidden, ends), strict=True)
+        return found
 
     def commit(self, slots: Sequence[int], paths: Sequence[Path]) -> None:
         """See ``Target.commit``. Raises ``InputError``, with nothing changed, for what was not verified."""
