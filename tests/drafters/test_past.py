@@ -73,3 +73,12 @@ def test_nothing_is_found_in_nothing():
         assert past.matches(past.ending(), 4) == []
     past.append(5)
     assert [tuple(m) for m in past.matches(past.ending(), 4)] == [(0, 1)]
+
+
+def test_state_is_20_bytes_a_token_at_most():
+    for begin, more in ((20_000, 0), (100, 20_000)):
+        past = Past(np.arange(begin, dtype=np.int32))
+        for token in range(more):
+            past.append(token)
+        size = len(past._text) + sum(a.buffer_info()[1] * a.itemsize for a in (past._order, past.tokens))
+        assert size <= 20 * (begin + more) + 1024

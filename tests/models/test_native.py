@@ -276,7 +276,7 @@ def test_agrees_with_plain_torch(model: Model) -> None:
 
 
 def test_agrees_with_the_torch_block(model: Model) -> None:
-    """The two forwards are one arithmetic; a request may not care which of them a machine can run."""
+    """One arithmetic, but for the outputs of torch's linears, which are rounded to bfloat16 too: hence looser."""
     c, w, forward = model
     other = TorchForward(c, w, slots=1, capacity=CAPACITY)
     prompt, tree = some_tokens(c, 90), random_tree(np.random.default_rng(3), c, 20)
@@ -286,10 +286,10 @@ def test_agrees_with_the_torch_block(model: Model) -> None:
     expected, states = other.run([tree_rows(0, 90, 1, tree)], True)
     assert found is not None
     assert hidden is not None
-    assert error(found, torch.as_tensor(expected)) < TOLERANCE
-    assert error(hidden, torch.as_tensor(states)) < TOLERANCE
+    assert error(found, torch.as_tensor(expected)) < 4 * TOLERANCE
+    assert error(hidden, torch.as_tensor(states)) < 4 * TOLERANCE
     for mine, theirs in zip(forward.read(0, 90), other.read(0, 90), strict=True):
-        assert error(mine, torch.as_tensor(theirs)) < TOLERANCE
+        assert error(mine, torch.as_tensor(theirs)) < 4 * TOLERANCE
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def _class(target: str) -> type[Drafter]:
     module, _, attribute = target.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # whatever a module of the user does when it is imported
         raise InputError(f"drafter {target!r} cannot be imported: {error}") from None
     if not (isinstance(found, type) and issubclass(found, Drafter)):
         raise InputError(f"{target!r} is not a Drafter; derive it from augury.Drafter")

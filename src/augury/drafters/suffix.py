@@ -41,7 +41,7 @@ class Suffix(Drafter):
         InputError: an argument below 1.
     """
 
-    def __init__(self, *, voters: int = 16, shortest: int = 1) -> None:
+    def __init__(self, *, voters: int = 8, shortest: int = 1) -> None:
         for name, value in (("voters", voters), ("shortest", shortest)):
             if value < 1:
                 raise InputError(f"drafter suffix: {name} is {value}; it must be 1 or more")

@@ -98,6 +98,8 @@ def _checked(tree: object, limit: int, vocab_size: int) -> DraftTree:
     for node, law in tree.laws.items():
         if law.shape != (vocab_size,) or not law[tree.tokens[node]] > 0.0:
             raise DrafterError(f"node {node} declares a law that could not have drawn its token")
+        if not (law.min() >= 0.0 and abs(float(law.sum()) - 1.0) < 1e-3):
+            raise DrafterError(f"node {node} declares a law that is none: it sums to {float(law.sum()):.4g}")
     return tree
 
 

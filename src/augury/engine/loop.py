@@ -186,9 +186,12 @@ def _chances(request: Request, tree: DraftTree, logits: FloatArray) -> tuple[flo
     sampler, chances = request.sampler, []
     for i, parent in enumerate(tree.parents.tolist()):
         saved = sampler.snapshot()
-        law = sampler.law(logits[parent + 1], _along(tree, parent + 1))
-        sampler.restore(saved)
-        chances.append(float(law[tree.tokens[i]]))
+        try:
+            chances.append(float(sampler.law(logits[parent + 1], _along(tree, parent + 1))[tree.tokens[i]]))
+        except Exception:  # a row off the path may have no law; the path's own rows were judged before
+            chances.append(float("nan"))
+        finally:
+            sampler.restore(saved)
     return tuple(chances)
 
 

@@ -1,8 +1,8 @@
 """How far stated survival is to be believed, learnt from the nodes that were verified.
 
 Drafters calibrate themselves on all text. The budget then picks the nodes that look best, and what looks best among
-many estimates is on average overestimated (the winner's curse; Smith and Winkler 2006). So the engine raises survival to a
-power g, learnt where it matters: on the nodes that were picked. With S stated and y = 1 for an accepted node, each
+many estimates is on average overestimated (the winner's curse; Smith and Winkler 2006). So the engine raises survival
+to a power g, learnt where it matters: on the nodes that were picked. With S stated and y = 1 for an accepted node, each
 step moves g by one damped Newton step on the log-likelihood of y under S^g. The order of nodes never changes.
 """
 

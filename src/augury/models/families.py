@@ -141,14 +141,14 @@ _SHAPE_KEYS = {
     "rms_norm_eps", "tie_word_embeddings", "rope_theta", "rope_scaling", "rope_parameters",
 }  # fmt: skip
 _NO_ARITHMETIC = {
-    "architectures", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id",
+    "architectures", "auto_map", "attention_dropout", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id",
     "initializer_range", "torch_dtype", "dtype", "transformers_version", "use_cache", "pretraining_tp",
     "embd_pdrop", "resid_pdrop", "hidden_dropout", "cache_implementation", "transformers.js_config",
     "unsloth_fixed", "unsloth_version", "max_window_layers", "name_or_path", "rope_interleaved", "id2label",
     "label2id", "return_dict", "use_return_dict", "chunk_size_feed_forward", "problem_type", "max_length",
 }  # fmt: skip
-"""Keys without effect on a forward; ``rope_interleaved`` is written by one trainer for q/k rows that its
-export has already put into halves."""
+"""Keys without effect on a forward. ``auto_map`` names Python files beside the weights, which are never run;
+``rope_interleaved`` is written by one trainer for q/k rows that its export has already put into halves."""
 
 
 _NULL_SPEAKS = ("sliding_window", "num_key_value_heads")
@@ -190,16 +190,18 @@ def block_config(config: Mapping[str, Any], max_model_len: int | None = None) ->
     full = defaults | {k: v for k, v in given.items() if v is not None or k in _NULL_SPEAKS}
     try:
         return _build(name, family, full, max_model_len)
+    except InputError:
+        raise
     except KeyError as missing:
-        raise ModelError(f"config.json of {name} lacks the key {missing.args[0]!r}") from None
-    except (TypeError, AttributeError) as wrong:
-        raise ModelError(f"config.json of {name} has a value of the wrong kind: {wrong}") from None
+        raise ModelError(f"the config of {name} lacks the key {missing.args[0]!r}") from None
+    except (TypeError, AttributeError, ValueError, ArithmeticError) as wrong:
+        raise ModelError(f"the config of {name} has a value of the wrong kind: {wrong}") from None
 
 
 def _build(name: str, family: Family, c: Mapping[str, Any], max_model_len: int | None) -> BlockConfig:
-    heads, layers = int(c["num_attention_heads"]), int(c["num_hidden_layers"])
-    kv_heads = int(c.get("num_key_value_heads") or heads)
-    head_dim = int(c.get("head_dim") or c["hidden_size"] // heads)
+    heads, layers = _size(c, "num_attention_heads", 4096), _size(c, "num_hidden_layers", 1024)
+    kv_heads = _size(c, "num_key_value_heads", 4096) if c.get("num_key_value_heads") else heads
+    head_dim = _size(c, "head_dim", 4096) if c.get("head_dim") else c["hidden_size"] // heads
     if heads % kv_heads:
         raise ModelError(f"{heads} attention heads cannot share {kv_heads} key-value heads evenly")
     params, ropes = _ropes(name, c)
@@ -211,9 +213,9 @@ def _build(name: str, family: Family, c: Mapping[str, Any], max_model_len: int |
     bias = bool(c.get("attention_bias"))
     return BlockConfig(
         family=name,
-        vocab_size=int(c["vocab_size"]),
-        hidden_size=int(c["hidden_size"]),
-        intermediate_size=int(c["intermediate_size"]),
+        vocab_size=_size(c, "vocab_size"),
+        hidden_size=_size(c, "hidden_size"),
+        intermediate_size=_size(c, "intermediate_size"),
         layers=layers,
         heads=heads,
         kv_heads=kv_heads,
@@ -235,6 +237,14 @@ def _build(name: str, family: Family, c: Mapping[str, Any], max_model_len: int |
         ropes=ropes,
         rope_tables=tables,
     )
+
+
+def _size(c: Mapping[str, Any], key: str, most: int = 1 << 24) -> int:
+    """A positive whole number no model exceeds: a damaged config must not ask for all memory."""
+    value = c[key]
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise ModelError(f"the config has {key} = {str(value)[:40]}; a whole number from 1 to {most} is expected")
+    return value
 
 
 def _activation(name: str, c: Mapping[str, Any], family: Family) -> Literal["silu", "gelu_tanh"]:

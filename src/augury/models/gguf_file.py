@@ -200,6 +200,13 @@ def gguf_config(file: GgufFile) -> dict[str, Any]:
         NotABlock: an architecture or a switch that the block does not compute.
         ModelError: metadata that are missing.
     """
+    try:
+        return _config(file)
+    except (TypeError, ValueError, ArithmeticError) as wrong:
+        raise ModelError(f"the GGUF metadata hold a value of the wrong kind: {wrong}") from None
+
+
+def _config(file: GgufFile) -> dict[str, Any]:
     arch = file.architecture
     if arch not in _FAMILY:
         raise NotABlock(f"GGUF architecture {arch!r} is not run by the block; it runs {', '.join(sorted(_FAMILY))}")

@@ -298,10 +298,10 @@ def _gguf(file: GgufFile, name: str) -> _Files:
     tokenizer = tokenizer_from_gguf(file.get)
     ends = {file.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")}
     tokens = file.get("tokenizer.ggml.tokens")
-    variables = {}
+    variables: dict[str, str] = {}
     for key, kind in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")):
         id = file.get(f"tokenizer.ggml.{kind}_token_id")
-        if id is not None:
+        if isinstance(id, int) and 0 <= id < len(tokens):
             variables[key] = tokens[id]
     source = file.get("tokenizer.chat_template")
     return _Files(

@@ -90,13 +90,13 @@ class ChatTemplate:
             raise InputError(f"the template variable {taken[0]} is set by Augury; leave it out")
         context = {
             **self._variables,
-            **{name: _guarded(value, guard) for name, value in extra.items()},
-            "messages": [_guarded(_checked(i, m), guard) for i, m in enumerate(_listed(messages))],
+            **{name: _guarded(name, value, guard) for name, value in extra.items()},
+            "messages": [_guarded(f"messages[{i}]", _checked(i, m), guard) for i, m in enumerate(_listed(messages))],
             "add_generation_prompt": add_generation_prompt,
         }
         try:
             text = self._environment.render_template("chat", **context)
-        except minijinja.TemplateError as error:
+        except Exception as error:  # minijinja's own, or what a filter raised for a template's wrong use of it
             if "fuel" in str(error).lower():
                 raise InputError(
                     f"the chat template of {self.name} needs more than {FUEL} instructions for these messages"
@@ -107,19 +107,13 @@ class ChatTemplate:
         return text
 
 
-class _Refused(Exception):
-    """What a template says through ``raise_exception``."""
-
-
-def _raise(message: str) -> None:
-    raise _Refused(message)
+def _raise(message: object) -> None:
+    """What templates call to refuse a conversation."""
+    raise ValueError(str(message))
 
 
 def _line(error: Exception) -> str:
-    cause: BaseException = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    return str(cause).strip().splitlines()[0][:300]
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def _unmarked(found: re.Match[str]) -> str:
@@ -127,8 +121,15 @@ def _unmarked(found: re.Match[str]) -> str:
     return f"{{#{'-' if found[0].startswith('{%-') else ''} {'-' if found[0].endswith('-%}') else ''}#}}"
 
 
-def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As ``transformers`` writes it: minijinja's own would escape <, > and & for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _listed(messages: Sequence[Message]) -> Sequence[Message]:
@@ -163,12 +164,14 @@ def _part(where: str, part: object) -> str:
     raise InputError(f"{where} has a content part of type {str(kind)[:40]!r}; only text is understood")
 
 
-def _guarded(value: Any, guard: Callable[[str], str]) -> Any:
-    """The value with every string in it guarded, except roles and keys, which templates compare."""
+def _guarded(where: str, value: Any, guard: Callable[[str], str]) -> Any:
+    """The value with every string in it guarded. Only JSON's types pass: a template can call Python objects."""
     if isinstance(value, str):
         return guard(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
     if isinstance(value, Mapping):
-        return {k: v if k == "role" else _guarded(v, guard) for k, v in value.items()}
+        return {guard(str(k)): _guarded(where, v, guard) for k, v in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return [_guarded(v, guard) for v in value]
-    return value
+        return [_guarded(where, v, guard) for v in value]
+    raise InputError(f"{where} holds a {type(value).__name__}; text, numbers, lists and mappings are understood")

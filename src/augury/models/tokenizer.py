@@ -72,9 +72,15 @@ class Tokenizer:
             start: whether to add what the model expects at the start of a text (a begin token, if any). Chat
                 templates write it themselves.
         """
-        self._backend.encode_special_tokens = not special
-        ids = self._backend.encode(text, add_special_tokens=start).ids
-        return np.asarray(ids, np.int32)
+        backend = self._backend if special else self._plain
+        return np.asarray(backend.encode(text, add_special_tokens=start).ids, np.int32)
+
+    @functools.cached_property
+    def _plain(self) -> tokenizers.Tokenizer:
+        """A twin that reads no control tokens: the switch is the backend's, and threads share backends."""
+        twin = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        twin.encode_special_tokens = True
+        return twin
 
     def encode_guarded(self, render: Callable[[Callable[[str], str]], str]) -> IntArray:
         """Ids of a text made of trusted and untrusted parts, i32[m].
@@ -84,7 +90,7 @@ class Tokenizer:
                 text. Control tokens are read everywhere but in guarded strings, and tokens may span the
                 border of a trusted and an untrusted part as in the text without guards.
         """
-        texts = sorted(self._special.values(), key=len, reverse=True)
+        texts = sorted(filter(None, self._special.values()), key=len, reverse=True)
         pattern = re.compile("|".join(map(re.escape, texts))) if texts else None
         marks: dict[str, str] = {}
 
@@ -280,7 +286,7 @@ _PRE: Mapping[str, Callable[[], Any]] = {
 }
 """GGUF's name of a pre-tokenizer -> what it is."""
 
-_NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  # GGUF token types
+_NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED = 1, 2, 3, 4, 5  # GGUF token types; 6 are bytes
 
 
 def tokenizer_from_gguf(get: Callable[[str], Any]) -> Tokenizer:
@@ -292,34 +298,35 @@ def tokenizer_from_gguf(get: Callable[[str], Any]) -> Tokenizer:
     Raises:
         ModelError: a tokenizer model or pre-tokenizer that is not known; names it.
     """
-    model = get("tokenizer.ggml.model")
     tokens = get("tokenizer.ggml.tokens")
     if not tokens:
         raise ModelError("the GGUF metadata hold no tokenizer.ggml.tokens")
-    kinds = get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    try:
+        backend = _from_gguf(get, tokens, get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens))
+    except ModelError:
+        raise
+    except Exception as damage:  # the library raises bare Exception
+        raise ModelError(f"the GGUF metadata hold a damaged tokenizer: {str(damage).splitlines()[0]}") from None
+    if backend.get_vocab_size() != len(tokens):
+        raise ModelError(f"the GGUF tokenizer names {len(tokens)} tokens, {backend.get_vocab_size()} are different")
+    return Tokenizer(backend)
+
+
+def _from_gguf(get: Callable[[str], Any], tokens: Sequence[str], kinds: Sequence[int]) -> tokenizers.Tokenizer:
+    model = get("tokenizer.ggml.model")
     if model == "gpt2":
         backend = _byte_level_bpe(get, tokens)
     elif model == "llama":
         backend = _sentencepiece_bpe(get, tokens, kinds)
     else:
         raise ModelError(f"GGUF tokenizer model {model!r} is not known; known are gpt2 and llama")
-    vocab = {token: i for i, token in enumerate(tokens)}
-    backend.add_special_tokens(
-        [
-            AddedToken(token, special=True, normalized=False)
+    for special, wanted in ((True, _CONTROL), (False, _USER)):
+        added = [
+            AddedToken(token, special=special, normalized=False)
             for token, kind in zip(tokens, kinds, strict=True)
-            if kind == _CONTROL
+            if kind == wanted
         ]
-    )
-    backend.add_tokens(
-        [
-            AddedToken(token, special=False, normalized=False)
-            for token, kind in zip(tokens, kinds, strict=True)
-            if kind == _USER
-        ]
-    )
-    if backend.get_vocab_size() != len(vocab):
-        raise ModelError(f"the GGUF tokenizer has {len(vocab)} tokens, {backend.get_vocab_size()} after reading")
+        backend.add_special_tokens(added) if special else backend.add_tokens(added)
     begins = get("tokenizer.ggml.add_bos_token")
     if begins is None:
         begins = model == "llama" or get("tokenizer.ggml.pre") == "llama-bpe"
@@ -329,7 +336,7 @@ def tokenizer_from_gguf(get: Callable[[str], Any]) -> Tokenizer:
         backend.post_processor = processors.TemplateProcessing(
             single=[name, "$A"], pair=[name, "$A", name, "$B"], special_tokens=[(name, begin)]
         )
-    return Tokenizer(backend)
+    return backend
 
 
 def _byte_level_bpe(get: Callable[[str], Any], tokens: Sequence[str]) -> tokenizers.Tokenizer:

@@ -1,0 +1,80 @@
+"""Names, options, and what is said when they are wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from augury.drafters import DRAFTERS, make, split
+from augury.drafters.drafter import Drafter
+from augury.drafters.ngram import Ngram
+from augury.errors import InputError, UnknownName
+from augury.tree import DraftTree
+
+
+class Mine(Drafter):
+    """A user's drafter with an option of every type and one that no spec can say."""
+
+    def __init__(self, target: object, depth: int = 1, share: float = 0.5, eager: bool = False, name: str = "") -> None:
+        self.given = (target, depth, share, eager, name)
+
+    def propose(self, view, limit):
+        return DraftTree.empty()
+
+
+HERE = f"{__name__}:Mine"
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_every_name_makes_its_class(name):
+    assert isinstance(make(name), Drafter)
+    assert DRAFTERS[name].doc
+
+
+def test_lists_are_split_at_names_only():
+    assert split("ngram:min=2,max=4, suffix") == ["ngram:min=2,max=4", "suffix"]
+    assert split("a.b:C:x=1, y = 2,prediction") == ["a.b:C:x=1, y = 2", "prediction"]
+
+
+def test_options_and_resources_reach_the_constructor():
+    assert isinstance(make("ngram:min=2,max=2"), Ngram)
+    assert make(f"{HERE}:depth=3,share=0.25,eager=yes,name=x", target=7).given == (7, 3, 0.25, True, "x")
+    assert make(HERE, target=7, unasked=1).given == (7, 1, 0.5, False, "")
+    assert make(f"{HERE}:eager=0", target=7).given[3] is False
+
+
+@pytest.mark.parametrize(
+    ("spec", "error", "says"),
+    [
+        ("sufix", UnknownName, "did you mean 'suffix'.*module:Class"),
+        ("", UnknownName, "Valid"),
+        ("ngram:maxx=3", UnknownName, "did you mean 'max'"),
+        ("ngram:max=3,max=4", UnknownName, "'max'"),
+        ("ngram:max=many", InputError, "'many'; it must be a whole number"),
+        ("ngram:max", InputError, "whole number"),
+        ("ngram:min=5", InputError, "1 <= min <= max <= 32"),
+        ("ngram:min=0", InputError, "1 <= min"),
+        ("ngram:max=33", InputError, "1 <= min"),
+        ("suffix:voters=0", InputError, "voters is 0"),
+        ("suffix:shortest=-1", InputError, "shortest is -1"),
+        (f"{HERE}:share=x,target=1", InputError, "it must be a number"),
+        (f"{HERE}:eager=maybe,target=1", InputError, "true or false"),
+        (HERE, InputError, "needs target"),
+        ("augury.tree:DraftTree", InputError, "not a Drafter"),
+        ("augury.tree:Nothing", InputError, "cannot be imported"),
+        ("no.such.module:Thing", InputError, "cannot be imported"),
+        ("..:Thing", InputError, "cannot be imported"),
+    ],
+)
+def test_what_cannot_be_made_says_why_in_one_line(spec, error, says):
+    with pytest.raises(error, match=says) as caught:
+        make(spec)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_is_imported_until_it_is_named():
+    code = "import sys, augury.drafters; print([m for m in sys.modules if m.startswith(('numpy', 'augury.d'))])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "['augury.drafters']"
