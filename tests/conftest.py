@@ -6,8 +6,15 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def engine():
-    """The embedded model with its default drafters; one for all tests, so each leaves it as it was."""
+def loaded():
+    """The embedded model with its default drafters, loaded once."""
     import augury
 
     return augury.load("smollm2-135m", max_model_len=2048)
+
+
+@pytest.fixture
+def engine(loaded):
+    """The same, with all slots free again behind every test."""
+    yield loaded
+    loaded.close()

@@ -4,28 +4,28 @@ import json
 
 import pytest
 
-import augury
 from augury.bench import paired
 from augury.bench.prompts import own, select
 from augury.bench.report import summarise
+from augury.engine.engine import Engine
 from augury.sampling import Sampling
 
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module")
-def engine():
-    with augury.load(drafters="suffix", max_model_len=2048, max_num_seqs=1, measure=False) as loaded:
-        yield loaded
+def unmeasured(engine, acceptance="coupled"):
+    """An engine on the same target that verifies every guess, so that no clock decides what is seen."""
+    target, drafters = engine.parts.target, engine.parts.drafters
+    return Engine(target, drafters, acceptance=acceptance, tokenizer=engine.tokenizer, template=engine.template)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_pairs_have_the_same_tokens_and_their_phases_fill_the_wall_time(engine, temperature):
     prompts = select(own(), ["rag", "qa"], 1)
     seen = []
-    pairs = paired.run(
-        engine, prompts, Sampling(temperature=temperature, seed=1), max_tokens=24, rounds=1, progress=seen.append
-    )
+    sampling = Sampling(temperature=temperature, seed=1)
+    with unmeasured(engine) as every:
+        pairs = paired.run(every, prompts, sampling, max_tokens=24, rounds=1, progress=seen.append)
     assert [p.prompt for p in pairs] == prompts
     assert seen == [p for p in prompts for _ in range(2)]
     for pair in pairs:
@@ -35,23 +35,21 @@ def test_pairs_have_the_same_tokens_and_their_phases_fill_the_wall_time(engine, 
         assert pair.drafted.figures.prompt_tokens == pair.plain.figures.prompt_tokens
     summary = summarise(pairs)
     assert (summary.answers, summary.mismatches) == (2, 0)
-    assert 0.0 <= summary.untimed < 0.2
+    assert 0.0 <= summary.untimed < 0.5
     if temperature == 0.0:
         assert summary.overall.accepted["suffix"] > 0
 
 
-def test_a_rule_that_keeps_the_law_only_is_not_compared():
-    with augury.load(
-        drafters="suffix", acceptance="rejection", max_model_len=512, max_num_seqs=1, measure=False
-    ) as engine:
+def test_a_rule_that_keeps_the_law_only_is_not_compared(engine):
+    with unmeasured(engine, "rejection") as ratio:
         prompts = select(own(), ["qa"], 1)
-        (drawn,) = paired.run(engine, prompts, Sampling(temperature=1.0, seed=1), max_tokens=8, rounds=1)
-        (greedy,) = paired.run(engine, prompts, Sampling(), max_tokens=8, rounds=1)
+        (drawn,) = paired.run(ratio, prompts, Sampling(temperature=1.0, seed=1), max_tokens=8, rounds=1)
+        (greedy,) = paired.run(ratio, prompts, Sampling(), max_tokens=8, rounds=1)
     assert drawn.same is None
     assert greedy.same is True
 
 
-def test_the_verb_prints_tables_and_writes_everything(tmp_path, capsys):
+def test_the_verb_prints_tables_and_writes_everything(tmp_path):
     from typer.testing import CliRunner
 
     from augury.cli import app

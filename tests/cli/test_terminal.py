@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -101,7 +102,10 @@ def test_ctrl_c_ends_generate_without_a_traceback(start):
 
 def test_sigint_while_loading_ends_quietly():
     run = subprocess.Popen([*COMMAND, "generate", "x"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    time.sleep(0.8)
+    maps = Path(f"/proc/{run.pid}/maps")
+    deadline = time.monotonic() + 60
+    while "libtorch" not in maps.read_text() and time.monotonic() < deadline:
+        time.sleep(0.05)
     run.send_signal(signal.SIGINT)
     out, err = run.communicate(timeout=60)
     assert run.returncode == 130

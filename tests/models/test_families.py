@@ -128,6 +128,19 @@ BASE = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("case", ["qwen2-window", "smollm3", "smollm3-window", "gemma2", "gemma3_text"])
+def test_layers_that_a_config_does_not_list(case: str, made_model: Any) -> None:
+    """Files of the hub leave out what transformers derives and then writes down."""
+    family, changes = CASES[case]
+    listed = json.loads((made_model(family, **changes) / "config.json").read_text())
+    derived = {"layer_types", "no_rope_layers"} - set(changes)
+    short = {key: value for key, value in listed.items() if key not in derived}
+    assert len(short) < len(listed)
+    a, b = block_config(listed), block_config(short)
+    assert (a.windows, a.ropes) == (b.windows, b.ropes)
+    assert len(set(a.windows)) == 2 or len(set(a.ropes)) == 2
+
+
 def test_old_and_new_rope_keys_mean_the_same() -> None:
     old = block_config(BASE | {"rope_theta": 5e5, "rope_scaling": LLAMA3 | {"rope_theta": None}})
     new = block_config(BASE | {"rope_parameters": LLAMA3 | {"rope_theta": 5e5}})
@@ -186,7 +199,9 @@ def test_other_arithmetic_is_refused_by_name(changes: dict[str, Any], named: str
         ({"num_key_value_heads": 3, "num_attention_heads": 4}, "4 attention heads"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor"),
         ({"model_type": "qwen2", "layer_types": ["full_attention"]}, "1 layer_types for 2 layers"),
-        ({"vocab_size": [3]}, "wrong kind"),
+        ({"vocab_size": [3]}, r"vocab_size = \[3\]"),
+        ({"num_hidden_layers": 1 << 40}, "from 1 to 1024"),
+        ({"rms_norm_eps": "tiny"}, "wrong kind"),
         ({"rope_scaling": "big"}, "wrong kind"),
     ],
 )

@@ -14,6 +14,8 @@ from tiny import random_block
 
 from augury.errors import InputError
 from augury.models.block import TorchForward
+from augury.models.forward import Forward
+from augury.models.native import NativeForward, native_available
 from augury.models.runner import PREFILL_ROWS, Runner, capacity
 from augury.models.target import TargetInfo
 from augury.tree import MAX_NODES, DraftTree, Path
@@ -26,7 +28,7 @@ def make_forward(context: int = CONTEXT, **changes: Any) -> TorchForward:
     return TorchForward(config, weights, SLOTS, capacity(context))
 
 
-def make_runner(forward: TorchForward, context: int = CONTEXT) -> Runner:
+def make_runner(forward: Forward, context: int = CONTEXT) -> Runner:
     return Runner(forward, TargetInfo("tiny", "llama", "", VOCAB, context, 48, 2, 0, 0, True, False), SLOTS)
 
 
@@ -47,9 +49,13 @@ def tokens(n: int, seed: int = 0) -> Any:
 # ---- any history ---------------------------------------------------------------------------------------------
 
 FORWARDS = {
-    windowed: functools.cache(functools.partial(make_forward, **changes))
-    for windowed, changes in ((False, {}), (True, {"model_type": "mistral", "sliding_window": 30}))
+    "full": functools.cache(make_forward),
+    "windowed": functools.cache(functools.partial(make_forward, model_type="mistral", sliding_window=30)),
 }
+if native_available() is None:
+    FORWARDS["native"] = functools.cache(
+        lambda: NativeForward(*random_block(num_hidden_layers=2), SLOTS, capacity(CONTEXT), threads=1)
+    )
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -60,9 +66,9 @@ class CacheMachine(RuleBasedStateMachine):
         self.texts: dict[int, list[int]] = {}
         self.pending: dict[int, tuple[int, DraftTree]] = {}
 
-    @initialize(windowed=st.booleans())
-    def start(self, windowed: bool) -> None:
-        self.runner = make_runner(FORWARDS[windowed]())
+    @initialize(which=st.sampled_from(sorted(FORWARDS)))
+    def start(self, which: str) -> None:
+        self.runner = make_runner(FORWARDS[which]())
 
     def some(self, data: st.DataObject) -> int:
         return data.draw(st.sampled_from(sorted(self.texts)))

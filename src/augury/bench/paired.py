@@ -90,8 +90,8 @@ def run(
 ) -> list[Pair]:
     """Measure every prompt ``rounds`` times; rounds of one prompt are far apart in time.
 
-    The engine must be free. Its drafters see the same prompt once a round: ones that remember earlier
-    answers would find this one, and must be given memory-less.
+    The engine must be free. A drafter that remembers earlier requests would find each answer in its memory from
+    the second round on; measure it with one round.
     """
     ids = [_ids(engine, prompt) for prompt in prompts]
     promised = engine.acceptance == "coupled" or sampling.temperature == 0.0

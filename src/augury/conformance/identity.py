@@ -209,7 +209,8 @@ def _difference(
 
 
 def watched(engine: Engine) -> Engine:
-    """An engine like the given one, which must be fresh, with its target watched and every guess verified."""
+    """An engine like the given one with its target watched and every guess verified; the given one is closed."""
+    engine.close()  # its slots are needed
     return Engine(
         Watched(engine.target),
         engine.parts.drafters,

@@ -248,9 +248,9 @@ def _through_transformers(
         raise ModelError(f"{files.name} cannot be run: {why}; transformers runs directories of safetensors only")
     if importlib.util.find_spec("transformers") is None:
         raise MissingPackage(f"{files.name} ({why})", "transformers", "pip install 'augury[hf]'")
-    from augury.models.hf import TransformersTarget
+    from augury.models.hf import transformers_target
 
-    return TransformersTarget(files.directory, files.name, dtype, device, max_model_len, slots, why)
+    return transformers_target(files.directory, files.name, dtype, device, max_model_len, slots, why)
 
 
 # ---- files -------------------------------------------------------------------------------------------------

@@ -297,6 +297,22 @@ static float norm_factor(const float *x, int64_t padded, int64_t n, float eps)
     return 1.0f / sqrtf(_mm512_reduce_add_ps(add(even, odd)) / (float)n + eps);
 }
 
+/* ----------------------------------------------------------------------------------------------- prefetching */
+
+/* How far ahead: lines go to the second-level cache early enough to cover the latency of memory and not so early that
+ * they leave it before use, and to the first-level cache NEAR lines before use. */
+enum { AHEAD = 65536, FARTHEST = 524288 /* bytes */, NEAR = 64 };
+
+/* Where prefetching goes on, for a kernel at weights w that will work on `lines` lines. Attention, which reads other
+ * memory, moves it on too, so that memory does not idle meanwhile. */
+static const char *prefetch_from(Worker *me, const bf16 *w, int64_t nearest, int64_t lines)
+{
+    const char *near = (const char *)w + nearest, *far = near + FARTHEST;
+    const char *from = me->ahead < near ? near : me->ahead > far ? far : me->ahead;
+    me->ahead = from + (lines + LANES - 1) / LANES * 1024;
+    return from;
+}
+
 /* ------------------------------------------------------------------------------------------------ the kernel
  * out[row][32 b + j] = sum over k of x[row][k] * w[b][k][j] for one group of rows and 1 or 2 blocks b. The row and
  * block counts are compile-time constants, so that all sums stay in registers: 12 x 32 outputs take 24 of 32. */
@@ -312,26 +328,31 @@ typedef void Tile(TILE_ARGS);
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 32")
 
-/* sum += the next `steps` products; a chunk of inputs is [row][16]. */
-INLINE void tile_steps(const int rows, const int blocks, vec sum[GROUP][2][2], const float *x, const bf16 *w,
-                       int64_t pitch, const char *ahead, int64_t steps)
+/* sum += x * line for one k. */
+INLINE void tile_step(const int rows, const int blocks, vec sum[GROUP][2][2], const float *x, const bf16 *w, int64_t pitch)
 {
-    _Pragma("GCC unroll 4") for (int64_t i = 0; i < steps; i++) {
-        vec low[2], high[2];
+    vec low[2], high[2];
+    UNROLL for (int b = 0; b < blocks; b++) {
+        __m512i line = line_of(w + b * pitch);
+        low[b] = low_half(line);
+        high[b] = high_half(line);
+    }
+    UNROLL for (int r = 0; r < rows; r++) {
+        vec v = all(x[r * LANES]);
         UNROLL for (int b = 0; b < blocks; b++) {
-            __m512i line = line_of(w + b * pitch + i * BLOCK);
-            low[b] = low_half(line);
-            high[b] = high_half(line);
-            _mm_prefetch(ahead + (i * blocks + b) * 64, _MM_HINT_T0);
-        }
-        UNROLL for (int r = 0; r < rows; r++) {
-            vec v = all(x[r * LANES + i]);
-            UNROLL for (int b = 0; b < blocks; b++) {
-                sum[r][b][0] = fma_(v, low[b], sum[r][b][0]);
-                sum[r][b][1] = fma_(v, high[b], sum[r][b][1]);
-            }
+            sum[r][b][0] = fma_(v, low[b], sum[r][b][0]);
+            sum[r][b][1] = fma_(v, high[b], sum[r][b][1]);
         }
     }
+}
+
+/* Which lines to fetch while 16 lines are worked on, for a stream that has been fetched up to `ahead`: in every 32 kB
+ * the next two of each of eight pages, because the hardware's own prefetchers work page by page, and eight of them
+ * keep more requests in flight than one. Line i of the 16 is at + i % 8 * 4096 + i / 8 * 64. */
+static inline const char *spread(const char *ahead)
+{
+    uintptr_t at = (uintptr_t)ahead;
+    return (const char *)((at & ~(uintptr_t)32767) + at % 32768 / 1024 * 128);
 }
 
 INLINE void tile(const int rows, const int blocks, TILE_ARGS)
@@ -339,13 +360,22 @@ INLINE void tile(const int rows, const int blocks, TILE_ARGS)
     vec sum[GROUP][2][2];
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int b = 0; b < blocks; b++) sum[r][b][0] = sum[r][b][1] = zero();
-    for (; depth >= LANES; depth -= LANES) {
-        tile_steps(rows, blocks, sum, x, w, pitch, ahead, LANES);
-        x += rows * LANES;
-        w += LANES * BLOCK;
-        ahead += LANES * blocks * 64;
+    const int64_t whole = depth / LANES * LANES;
+    for (int64_t k = 0; k < whole; k += LANES / 2) {
+        const float *at = x + k / LANES * LANES * rows + k % LANES;
+        const char *fetch[2];
+        UNROLL for (int b = 0; b < blocks; b++)
+            fetch[b] = spread(ahead + (k / LANES * blocks + b) * 1024) + k % LANES / (LANES / 2) * 64;
+        _Pragma("GCC unroll 2") for (int i = 0; i < LANES / 2; i++, w += BLOCK) {
+            UNROLL for (int b = 0; b < blocks; b++) {
+                _mm_prefetch(fetch[b] + i * 4096, _MM_HINT_T1);
+                _mm_prefetch(w + b * pitch + NEAR * BLOCK, _MM_HINT_T0);
+            }
+            tile_step(rows, blocks, sum, at + i, w, pitch);
+        }
     }
-    tile_steps(rows, blocks, sum, x, w, pitch, ahead, depth);
+    for (int64_t k = whole; k < depth; k++, w += BLOCK)
+        tile_step(rows, blocks, sum, x + whole * rows + k - whole, w, pitch);
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int b = 0; b < blocks; b++) {
             store(out + r * to.row + b * to.block, sum[r][b][0]);
@@ -367,18 +397,6 @@ static Tile *const TILES[2][GROUP + 1] = {
 
 /* Two blocks at a time for few rows: a chain of FMAs has a latency of four, and two chains cannot hide it. */
 static inline int blocks_at_once(int64_t rows, int64_t left) { return rows <= 6 && left >= 2 ? 2 : 1; }
-
-/* Where the kernel prefetches: far enough ahead of weights w to cover memory latency, never so far that the lines
- * leave the second-level cache before use. Attention moves it on too, so memory does not idle meanwhile. */
-enum { AHEAD = 32768, FARTHEST = 524288 }; /* bytes */
-
-static const char *prefetch_from(Worker *me, const bf16 *w, int64_t nearest, int64_t lines)
-{
-    const char *near = (const char *)w + nearest, *far = near + FARTHEST;
-    const char *from = me->ahead < near ? near : me->ahead > far ? far : me->ahead;
-    me->ahead = from + lines * 64;
-    return from;
-}
 
 /* ----------------------------------------------------------------------------------------------------- linears */
 

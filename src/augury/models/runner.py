@@ -97,6 +97,10 @@ class Runner(Target):
         segments = []
         for slot, root, tree in zip(slots, roots, trees, strict=True):
             state = self._state(slot)
+            if not (self.info.trees or tree.is_chain):
+                raise InputError(
+                    f"{self.info.name} ({self.info.runner}) verifies chains only, not a tree with branches"
+                )
             if state.length >= self.info.context:
                 raise InputError(
                     f"slot {slot} is full: the context holds {self.info.context} tokens and the root would be "
