@@ -278,7 +278,7 @@ class Engine:
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise InputError(f"the {what} is text, but this engine has no tokenizer; give token ids")
-            return self.tokenizer.encode(prompt, special=True)
+            return self.tokenizer.encode(prompt, special=True, start=what == "prompt")
         ids = np.asarray(prompt)
         if ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
             raise InputError(f"the {what} must be text or a flat list of token ids")
