@@ -20,7 +20,7 @@ pytestmark = pytest.mark.real
 
 COMMAND = [sys.executable, "-c", "from augury.cli import main; main()"]
 CODE = "Write a Python function that returns the n-th Fibonacci number, then write it again with type hints."
-LONG = ["--max-tokens", "1500", "--ignore-eos", "--max-model-len", "2048"]
+LONG = ["--max-tokens", "7000", "--ignore-eos"]
 
 
 class Terminal:

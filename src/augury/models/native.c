@@ -586,6 +586,13 @@ static float softmax(float *scores, int64_t queries, int64_t q, int64_t from, in
     return _mm512_reduce_add_ps(sum);
 }
 
+/* What to prefetch while `lines` lines of cache are worked on: what follows them in the cache, when there are many
+ * (`left`) yet, else the weights that come next. */
+static const char *fetch_cache(Worker *me, const bf16 *from, int64_t left, int64_t lines, const bf16 *next_weights)
+{
+    return left * 64 > 2 * AHEAD ? (const char *)from + AHEAD : prefetch_from(me, next_weights, 0, lines);
+}
+
 /* Attention of some queries of one kv head. Their rows share a prefix whose cache rows are its positions: the
  * committed rows and, in a chain, the rows before them. It is scored and summed for all queries at once; what is
  * left of each path is fetched row by row, in position order. */
@@ -617,8 +624,8 @@ static void attend(Worker *me, const Layer *l, const bf16 *next_weights, const S
     const bf16 *keys = key_place(m, l, s->slot, span->kv_head, from);
     for (int64_t b = from / BLOCK, n; b < blocks; b += n, keys += n * dims * BLOCK) {
         n = blocks_at_once(queries, blocks - b);
-        TILES[n - 1][queries](q, keys, dims * BLOCK, dims, prefetch_from(me, next_weights, 0, n * dims),
-                              score_at(scores, queries, 0, b * BLOCK),
+        const char *ahead = fetch_cache(me, keys, (blocks - b) * dims, n * dims, next_weights);
+        TILES[n - 1][queries](q, keys, dims * BLOCK, dims, ahead, score_at(scores, queries, 0, b * BLOCK),
                               (Strides){LANES, queries * LANES, 2 * queries * LANES});
     }
 
@@ -635,11 +642,10 @@ static void attend(Worker *me, const Layer *l, const bf16 *next_weights, const S
 
     const bf16 *values = value_place(m, l, s->slot, span->kv_head, 0);
     const int64_t depth = common > from ? common - from : 0;
-    for (int64_t b = 0, n; b < wide / BLOCK; b += n) {
-        n = blocks_at_once(queries, wide / BLOCK - b);
-        TILES[n - 1][queries](score_at(scores, queries, 0, from), values + (b * m->capacity + from) * BLOCK,
-                              m->capacity * BLOCK, depth, prefetch_from(me, next_weights, 0, n * depth), out + b * BLOCK,
-                              (Strides){wide, LANES, BLOCK});
+    for (int64_t b = 0; b < wide / BLOCK; b++) {
+        const bf16 *w = values + (b * m->capacity + from) * BLOCK;
+        TILES[0][queries](score_at(scores, queries, 0, from), w, 0, depth, fetch_cache(me, w, depth, depth, next_weights),
+                          out + b * BLOCK, (Strides){wide, LANES, 0});
     }
 
     for (int64_t i = 0; i < queries; i++) {
@@ -661,15 +667,20 @@ static void attend(Worker *me, const Layer *l, const bf16 *next_weights, const S
     }
 }
 
-/* Cut each segment's queries into spans of at most 12 of one kv head, in a number that divides among threads. */
+/* Cut each segment's queries into spans of at most 12 of one kv head. A span costs a walk through the head's cache,
+ * in which up to some 9 queries are free; the busiest thread should walk least. */
 static int64_t cut_spans(const Model *m)
 {
     int64_t n = 0;
     for (int64_t s = 0; s < m->segments; s++) {
-        const int64_t queries = m->segment[s].rows * (m->heads / m->kv_heads);
-        int64_t pieces = (queries + GROUP - 1) / GROUP;
-        const int64_t most = pieces + m->threads < queries ? pieces + m->threads : queries;
-        while (pieces * m->kv_heads % m->threads && pieces < most) pieces++;
+        const int64_t queries = m->segment[s].rows * (m->heads / m->kv_heads), fewest = (queries + GROUP - 1) / GROUP;
+        int64_t pieces = fewest, least = INT64_MAX;
+        for (int64_t p = fewest; p <= queries && p <= fewest + m->threads; p++) {
+            const int64_t walks = (m->kv_heads * p + m->threads - 1) / m->threads, each = (queries + p - 1) / p;
+            if (walks * (each < 9 ? 9 : each) >= least) continue;
+            least = walks * (each < 9 ? 9 : each);
+            pieces = p;
+        }
         for (int64_t kv = 0; kv < m->kv_heads; kv++)
             for (int64_t p = 0; p < pieces; p++) {
                 int64_t a = share(queries, p, pieces), b = share(queries, p + 1, pieces);
