@@ -19,7 +19,7 @@ def test_peers_are_compared_on_prompts_that_all_answered_in_pieces():
     slow, fast, whole = timed((0.0, 1), (20.0, 2)), timed((0.0, 1), (5.0, 2)), timed((0.0, 3))
     rows = standings(["first", "second"], [[[slow], [slow, slow, slow]], [[whole], [fast, slow, fast]]])
     assert [r.token_ms for r in rows] == [20.0, 5.0]
-    assert [r.faster for r in rows] == [1.0, pytest.approx(4.0)]
+    assert [r.speed for r in rows] == [1.0, pytest.approx(4.0)]
 
 
 def test_equal_answers_are_counted_against_the_first_answer_of_the_first_peer():

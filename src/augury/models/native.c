@@ -179,6 +179,7 @@ static void *work(void *start)
             else syscall(SYS_futex, &me.pool->job, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
         if (atomic_load(&me.pool->stop)) return NULL;
         me.model = me.pool->model;
+        me.ahead = NULL; /* what the last forward prefetched says nothing of this one */
         part_ways(&me);
         forward(&me);
     }
