@@ -119,7 +119,7 @@ def test_the_document_is_json_and_holds_every_answer():
     found = json.loads(json.dumps(document({"seed": 3}, INFO, [("suffix", 0.0, pairs)])))
     assert found["arguments"] == {"seed": 3}
     assert found["target"]["name"] == "toy"
-    assert {"python", "numpy"} <= found["versions"].keys() == versions().keys()
+    assert {"augury", "python", "numpy"} <= found["versions"].keys() == versions().keys()
     assert found["machine"] == machine()
     (run,) = found["runs"]
     assert run["summary"]["overall"]["speedup"] == pytest.approx(2.0)

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import augury
 from augury.bench.paired import Answer, Pair
 from augury.bench.ratios import geometric_mean, interval, median
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 UNTIMED = 0.05
 """Share of wall time that records may leave unaccounted for before the report says so."""
 
-_PACKAGES = ("augury", "torch", "numpy", "transformers", "tokenizers", "gguf")
+_PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "gguf")
 
 
 @dataclass(frozen=True)
@@ -271,8 +272,8 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Python's and of the packages that matter here, those that are installed."""
-    found = {"python": platform.python_version()}
+    """Augury's, Python's, and of the packages that matter here, those that are installed."""
+    found = {"augury": augury.__version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
             found[package] = version(package)
