@@ -254,14 +254,30 @@ def some_tokens(c: BlockConfig, n: int, seed: int = 1) -> IntArray:
     return np.random.default_rng(seed).integers(0, c.vocab_size, n).astype(np.int32)
 
 
-@pytest.fixture(scope="module", params=list(CONFIGS))
-def model(request: pytest.FixtureRequest) -> tuple[BlockConfig, dict[str, torch.Tensor], NativeForward]:
-    c = CONFIGS[request.param]
-    w = random_weights(c)
-    return c, w, NativeForward(c, w, slots=3, capacity=CAPACITY, threads=2)
-
-
 Model = tuple[BlockConfig, dict[str, torch.Tensor], NativeForward]
+
+HERE = [lanes for lanes in native.LANES if native.native_available(lanes) is None]
+
+
+@pytest.fixture(scope="module", params=[(name, lanes) for lanes in HERE for name in CONFIGS], ids="-".join)
+def model(request: pytest.FixtureRequest) -> Model:
+    name, lanes = request.param
+    c = CONFIGS[name]
+    w = random_weights(c)
+    return c, w, NativeForward(c, w, slots=3, capacity=CAPACITY, threads=2, lanes=lanes)
+
+
+def test_the_kernel_is_compiled_for_the_lanes_it_was_asked_for(model: Model, request: pytest.FixtureRequest) -> None:
+    _, lanes = request.node.callspec.params["model"]
+    assert model[2].name == f"native bf16 ({lanes})"
+
+
+def test_lanes_that_the_cpu_lacks_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_cpu_flags", lambda: {"sse2"})
+    assert native.best_lanes() is None
+    found = native._library.__wrapped__("AVX2")
+    assert found == "the CPU has no AVX2"
+    assert native._library.__wrapped__() == "the CPU has no AVX-512 or AVX2"
 
 
 def test_agrees_with_plain_torch(model: Model) -> None:

@@ -27,13 +27,18 @@ class Linear:
         self.dtype = dtype
         self.rows, self.columns = weight.shape
         stored = weight.to(device=device, dtype=dtype)
-        self.packed = device.type == "cpu"
+        self.packed = device.type == "cpu" and torch.backends.mkldnn.is_available()
+        # Without AVX-512 oneDNN has no bf16 product: the same rounded numbers are then multiplied as f32.
+        bf16 = self.packed and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        self.wide = device.type == "cpu" and dtype == torch.bfloat16 and not bf16
+        stored = stored.float() if self.wide else stored
         self.weight: Tensor = torch.ops.mkldnn._reorder_linear_weight(stored) if self.packed else stored
         self.bias = None if bias is None else bias.to(device=device, dtype=torch.float32)
 
     def __call__(self, x: Tensor) -> Tensor:
         """f32[R, K] -> f32[R, N]."""
         x = x.to(self.dtype)
+        x = x.float() if self.wide else x
         if not self.packed:
             y = torch.nn.functional.linear(x, self.weight)
         elif len(x) == 1:

@@ -1,4 +1,4 @@
-/* One forward of a Llama-family model in one call, on CPUs with AVX-512.
+/* One forward of a Llama-family model in one call, on CPUs with AVX-512 or AVX2.
  *
  * Promise: the bits of a row (logits, hidden state, keys, values) depend on the tokens at its positions alone.
  * It holds by construction, because every number is made by one fixed sequence of operations:
@@ -40,7 +40,6 @@
 #include <unistd.h>
 
 typedef uint16_t bf16;
-typedef __m512 vec;
 
 enum { LANES = 16, BLOCK = 32, GROUP = 12, MAX_HEAD_DIM = 512 };
 enum { ROWS, QKV, HEADS, ATTENTION, OUT, GATE_UP, DOWN, LOGITS, PHASES };
@@ -224,42 +223,21 @@ Pool *augury_pool_new(int threads)
 
 /* ------------------------------------------------------------------------------------------------ arithmetic */
 
-static inline vec zero(void) { return _mm512_setzero_ps(); }
-static inline vec all(float x) { return _mm512_set1_ps(x); }
-static inline vec load(const float *p) { return _mm512_loadu_ps(p); }
-static inline void store(float *p, vec v) { _mm512_storeu_ps(p, v); }
-static inline vec add(vec a, vec b) { return _mm512_add_ps(a, b); }
-static inline vec mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
-static inline vec fma_(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
-static inline vec low_half(__m512i line) { return _mm512_castsi512_ps(_mm512_slli_epi32(line, 16)); }
-static inline vec high_half(__m512i line)
-{
-    return _mm512_castsi512_ps(_mm512_and_si512(line, _mm512_set1_epi32((int)0xffff0000u)));
-}
-static inline __m512i line_of(const bf16 *p) { return _mm512_loadu_si512(p); }
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#include "lanes512.h"
+#else
+#include "lanes256.h"
+#endif
 
-/* Nearest bfloat16, ties to even, as a float. */
-static inline vec rounded(vec v)
-{
-    __m512i u = _mm512_castps_si512(v);
-    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-    u = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-    return _mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32((int)0xffff0000u)));
-}
-
-/* Two vectors that hold bfloat16 values, as a line in pair order. */
-static inline __m512i line_from(vec low, vec high)
-{
-    return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(low), 16), _mm512_castps_si512(high));
-}
+const char *augury_lanes(void) { return LANES_NAME; }
 
 /* e^x: x = n ln 2 + r, |r| <= 0.35, Taylor to r^7 (remainder below 6e-9), scaled by 2^n. */
 static inline vec exp_(vec x)
 {
-    x = _mm512_min_ps(_mm512_max_ps(x, all(-200.0f)), all(200.0f));
-    vec n = _mm512_roundscale_ps(mul(x, all(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    vec r = _mm512_fnmadd_ps(n, all(0.693145752f), x); /* ln 2 in two parts: the first has trailing zeros */
-    r = _mm512_fnmadd_ps(n, all(1.42860677e-6f), r);
+    x = clamp(x, -170.0f, 170.0f); /* beyond, a float is zero or infinite anyway */
+    vec n = whole_number(mul(x, all(1.44269504f)));
+    vec r = fnma_(n, all(0.693145752f), x); /* ln 2 in two parts: the first has trailing zeros */
+    r = fnma_(n, all(1.42860677e-6f), r);
     vec y = fma_(r, all(1.0f / 5040), all(1.0f / 720));
     y = fma_(y, r, all(1.0f / 120));
     y = fma_(y, r, all(1.0f / 24));
@@ -267,13 +245,13 @@ static inline vec exp_(vec x)
     y = fma_(y, r, all(0.5f));
     y = fma_(y, r, all(1.0f));
     y = fma_(y, r, all(1.0f));
-    return _mm512_scalef_ps(y, n);
+    return times_2_to(y, n);
 }
 
 static inline vec softcap(vec s, float cap) /* c tanh(s / c), tanh x = 1 - 2 / (e^2x + 1) */
 {
     vec e = exp_(mul(s, all(2.0f / cap)));
-    return mul(all(cap), _mm512_sub_ps(all(1.0f), _mm512_div_ps(all(2.0f), add(e, all(1.0f)))));
+    return mul(all(cap), sub(all(1.0f), div_(all(2.0f), add(e, all(1.0f)))));
 }
 
 /* x sigmoid(t): SiLU has t = x; tanh-GELU has t = 2 sqrt(2 / pi) (x + 0.044715 x^3). */
@@ -281,7 +259,7 @@ static inline vec activated(vec x, int gelu)
 {
     vec t = x;
     if (gelu) t = mul(mul(x, all(1.59576912f)), fma_(mul(x, x), all(0.044715f), all(1.0f)));
-    return _mm512_div_ps(x, add(all(1.0f), exp_(_mm512_sub_ps(zero(), t))));
+    return div_(x, add(all(1.0f), exp_(sub(zero(), t))));
 }
 
 /* 1 / sqrt(mean of squares + eps) of x[0..padded), whose padding is zero. */
@@ -295,7 +273,7 @@ static float norm_factor(const float *x, int64_t padded, int64_t n, float eps)
         odd = fma_(b, b, odd);
     }
     if (i < padded) even = fma_(load(x + i), load(x + i), even);
-    return 1.0f / sqrtf(_mm512_reduce_add_ps(add(even, odd)) / (float)n + eps);
+    return 1.0f / sqrtf(sum_of(add(even, odd)) / (float)n + eps);
 }
 
 /* ----------------------------------------------------------------------------------------------- prefetching */
@@ -322,6 +300,8 @@ typedef struct {
     int64_t row, half, block; /* where out puts row r, upper 16 outputs, block b; in floats */
 } Strides;
 
+enum { STRETCH = 256 }; /* lines: half of a first-level cache of 32 kB */
+
 #define TILE_ARGS                                                                                                      \
     const float *x, const bf16 *w, int64_t pitch, int64_t depth, const char *ahead, float *out, Strides to
 typedef void Tile(TILE_ARGS);
@@ -329,21 +309,24 @@ typedef void Tile(TILE_ARGS);
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 32")
 
+/* A tile's sums: [row][block][register of a half line][half]. */
+typedef reg Sums[GROUP][2][PARTS][2];
+
 /* sum += x * line for one k. */
-INLINE void tile_step(const int rows, const int blocks, vec sum[GROUP][2][2], const float *x, const bf16 *w, int64_t pitch)
+INLINE void tile_step(const int rows, const int blocks, const int parts, Sums sum, const float *x, const bf16 *w,
+                      int64_t pitch)
 {
-    vec low[2], high[2];
-    UNROLL for (int b = 0; b < blocks; b++) {
-        __m512i line = line_of(w + b * pitch);
-        low[b] = low_half(line);
-        high[b] = high_half(line);
-    }
+    reg low[2][PARTS], high[2][PARTS];
+    UNROLL for (int b = 0; b < blocks; b++)
+        UNROLL for (int p = 0; p < parts; p++)
+            reg_widen(w + b * pitch + p * (BLOCK / PARTS), &low[b][p], &high[b][p]);
     UNROLL for (int r = 0; r < rows; r++) {
-        vec v = all(x[r * LANES]);
-        UNROLL for (int b = 0; b < blocks; b++) {
-            sum[r][b][0] = fma_(v, low[b], sum[r][b][0]);
-            sum[r][b][1] = fma_(v, high[b], sum[r][b][1]);
-        }
+        reg v = reg_all(x[r * LANES]);
+        UNROLL for (int b = 0; b < blocks; b++)
+            UNROLL for (int p = 0; p < parts; p++) {
+                sum[r][b][p][0] = reg_fma(v, low[b][p], sum[r][b][p][0]);
+                sum[r][b][p][1] = reg_fma(v, high[b][p], sum[r][b][p][1]);
+            }
     }
 }
 
@@ -356,36 +339,67 @@ static inline const char *spread(const char *ahead)
     return (const char *)((at & ~(uintptr_t)32767) + at % 32768 / 1024 * 128);
 }
 
-INLINE void tile(const int rows, const int blocks, TILE_ARGS)
+/* The sums of `rows` of the `panel_rows` rows in x, for `parts` registers of each half line; they go on from what is
+ * in `out` unless this is the first of their lines. Each pass `of` several does its share of the prefetching. */
+INLINE void tile(const int rows, const int blocks, const int parts, const int panel_rows, const int pass, const int of,
+                 int first, TILE_ARGS)
 {
-    vec sum[GROUP][2][2];
+    Sums sum;
     UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int b = 0; b < blocks; b++) sum[r][b][0] = sum[r][b][1] = zero();
+        UNROLL for (int b = 0; b < blocks; b++)
+            UNROLL for (int p = 0; p < parts; p++) {
+                const float *at = out + r * to.row + b * to.block + p * (LANES / PARTS);
+                sum[r][b][p][0] = first ? reg_zero() : reg_load(at);
+                sum[r][b][p][1] = first ? reg_zero() : reg_load(at + to.half);
+            }
     const int64_t whole = depth / LANES * LANES;
     for (int64_t k = 0; k < whole; k += LANES / 2) {
-        const float *at = x + k / LANES * LANES * rows + k % LANES;
+        const float *at = x + k / LANES * LANES * panel_rows + k % LANES;
         const char *fetch[2];
         UNROLL for (int b = 0; b < blocks; b++)
             fetch[b] = spread(ahead + (k / LANES * blocks + b) * 1024) + k % LANES / (LANES / 2) * 64;
-        _Pragma("GCC unroll 2") for (int i = 0; i < LANES / 2; i++, w += BLOCK) {
-            UNROLL for (int b = 0; b < blocks; b++) {
-                _mm_prefetch(fetch[b] + i * 4096, _MM_HINT_T1);
-                _mm_prefetch(w + b * pitch + NEAR * BLOCK, _MM_HINT_T0);
-            }
-            tile_step(rows, blocks, sum, at + i, w, pitch);
+        _Pragma("GCC unroll STEPS") for (int i = 0; i < LANES / 2; i++, w += BLOCK) {
+            if (i % of == pass)
+                UNROLL for (int b = 0; b < blocks; b++) {
+                    _mm_prefetch(fetch[b] + i * 4096, _MM_HINT_T1);
+                    _mm_prefetch(w + b * pitch + NEAR * BLOCK, _MM_HINT_T0);
+                }
+            tile_step(rows, blocks, parts, sum, at + i, w, pitch);
         }
     }
     for (int64_t k = whole; k < depth; k++, w += BLOCK)
-        tile_step(rows, blocks, sum, x + whole * rows + k - whole, w, pitch);
+        tile_step(rows, blocks, parts, sum, x + whole * panel_rows + k - whole, w, pitch);
     UNROLL for (int r = 0; r < rows; r++)
-        UNROLL for (int b = 0; b < blocks; b++) {
-            store(out + r * to.row + b * to.block, sum[r][b][0]);
-            store(out + r * to.row + b * to.block + to.half, sum[r][b][1]);
-        }
+        UNROLL for (int b = 0; b < blocks; b++)
+            UNROLL for (int p = 0; p < parts; p++) {
+                float *at = out + r * to.row + b * to.block + p * (LANES / PARTS);
+                reg_store(at, sum[r][b][p][0]);
+                reg_store(at + to.half, sum[r][b][p][1]);
+            }
+}
+
+/* A whole group of rows, in as many passes as its sums need to fit into registers. Several passes go over a stretch
+ * of lines that the first-level cache can hold, then over the next. */
+INLINE void passes(const int rows, const int blocks, TILE_ARGS)
+{
+    const int parts = 2 * rows * blocks * PARTS <= WHOLE_LINES ? PARTS : 1;
+    const int most = 2 * rows * blocks * parts <= REGISTERS ? rows : (rows + 1) / 2;
+    const int64_t stretch = parts == PARTS && most == rows ? depth : STRETCH;
+    int64_t k = 0;
+    do {
+        const int64_t lines = depth - k < stretch ? depth - k : stretch;
+        UNROLL for (int r = 0; r < rows; r += most)
+            UNROLL for (int p = 0; p < PARTS; p += parts)
+                tile(r + most < rows ? most : rows - r, blocks, parts, rows, r / most * (PARTS / parts) + p,
+                     (rows + most - 1) / most * (PARTS / parts), k == 0,
+                     x + k * rows + r * LANES, w + k * BLOCK + p * (BLOCK / PARTS), pitch, lines,
+                     ahead + k * blocks * 64, out + r * to.row + p * (LANES / PARTS), to);
+        k += lines;
+    } while (k < depth);
 }
 
 #define TILE(r, b)                                                                                                     \
-    static __attribute__((noinline)) void tile_##r##_##b(TILE_ARGS) { tile(r, b, x, w, pitch, depth, ahead, out, to); }
+    static __attribute__((noinline)) void tile_##r##_##b(TILE_ARGS) { passes(r, b, x, w, pitch, depth, ahead, out, to); }
 TILE(1, 1) TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1)
 TILE(7, 1) TILE(8, 1) TILE(9, 1) TILE(10, 1) TILE(11, 1) TILE(12, 1)
 TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2)
@@ -397,7 +411,10 @@ static Tile *const TILES[2][GROUP + 1] = {
 };
 
 /* Two blocks at a time for few rows: a chain of FMAs has a latency of four, and two chains cannot hide it. */
-static inline int blocks_at_once(int64_t rows, int64_t left) { return rows <= 6 && left >= 2 ? 2 : 1; }
+static inline int blocks_at_once(int64_t rows, int64_t left)
+{
+    return 4 * rows * PARTS <= WHOLE_LINES && left >= 2 ? 2 : 1;
+}
 
 /* ----------------------------------------------------------------------------------------------------- linears */
 
@@ -491,11 +508,11 @@ static void norm_into_panel(const Model *m, int64_t row, const float *norm, floa
 static void rotate(float *x, const float *cos, const float *sin, int64_t half)
 {
     for (int64_t i = 0; i < half; i += LANES) {
-        __mmask16 k = half - i < LANES ? (__mmask16)((1u << (half - i)) - 1) : (__mmask16)0xffff;
-        vec a = _mm512_maskz_loadu_ps(k, x + i), b = _mm512_maskz_loadu_ps(k, x + half + i);
-        vec c = _mm512_maskz_loadu_ps(k, cos + i), s = _mm512_maskz_loadu_ps(k, sin + i);
-        _mm512_mask_storeu_ps(x + i, k, _mm512_fmsub_ps(a, c, mul(b, s)));
-        _mm512_mask_storeu_ps(x + half + i, k, fma_(b, c, mul(a, s)));
+        const int64_t n = half - i;
+        vec a = load_first(x + i, n), b = load_first(x + half + i, n);
+        vec c = load_first(cos + i, n), s = load_first(sin + i, n);
+        store_first(x + i, n, fms_(a, c, mul(b, s)));
+        store_first(x + half + i, n, fma_(b, c, mul(a, s)));
     }
 }
 
@@ -522,7 +539,7 @@ static void finish_head(const Model *m, const Layer *l, int64_t row, int64_t j)
     if (!is_query && !is_key) {
         bf16 *to = value_place(m, l, s->slot, kv, cache_row);
         for (int64_t i = 0; i < n; i += BLOCK, to += m->capacity * BLOCK)
-            _mm512_storeu_si512(to, line_from(rounded(load(x + i)), i + LANES < n ? rounded(load(x + i + LANES)) : zero()));
+            store_line(to, line_from(rounded(load(x + i)), i + LANES < n ? rounded(load(x + i + LANES)) : zero()));
         return;
     }
     const float *norm = is_query ? l->q_norm : l->k_norm;
@@ -541,7 +558,7 @@ static void finish_head(const Model *m, const Layer *l, int64_t row, int64_t j)
     bf16 *to = key_place(m, l, s->slot, kv, cache_row);
     for (int64_t i = 0; i < n; i += LANES) {
         uint32_t bits[LANES];
-        _mm512_storeu_si512(bits, _mm512_castps_si512(rounded(load(x + i))));
+        store((float *)bits, rounded(load(x + i)));
         for (int64_t d = 0; d < LANES; d++, to += BLOCK) *to = (bf16)(bits[d] >> 16);
     }
 }
@@ -564,27 +581,23 @@ static inline float *score_at(float *scores, int64_t queries, int64_t q, int64_t
 static float softmax(float *scores, int64_t queries, int64_t q, int64_t from, int64_t low, int64_t high, float cap)
 {
     const int64_t step = queries * LANES, chunks = (high - from) / LANES + 1;
-    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     float *x = score_at(scores, queries, q, from);
     vec top = all(-INFINITY), sum = zero();
     for (int64_t c = 0; c < chunks; c++) {
-        __m512i at = _mm512_add_epi32(lane, _mm512_set1_epi32((int)(from + c * LANES)));
-        __mmask16 seen = _mm512_cmpge_epi32_mask(at, _mm512_set1_epi32((int)low)) &
-                         _mm512_cmple_epi32_mask(at, _mm512_set1_epi32((int)high));
         vec s = load(x + c * step);
         if (cap > 0.0f) s = softcap(s, cap);
-        s = _mm512_mask_blend_ps(seen, all(-INFINITY), s);
+        s = where_within(s, (int32_t)(from + c * LANES), (int32_t)low, (int32_t)high, all(-INFINITY));
         store(x + c * step, s);
-        top = _mm512_max_ps(top, s);
+        top = larger(top, s);
     }
-    const vec most = all(_mm512_reduce_max_ps(top));
+    const vec most = all(largest_of(top));
     for (int64_t c = 0; c < chunks; c++) {
         vec s = load(x + c * step);
-        vec p = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(s, all(-INFINITY), _CMP_NEQ_UQ), exp_(_mm512_sub_ps(s, most)));
+        vec p = where_finite(s, exp_(sub(s, most)));
         store(x + c * step, p);
         sum = add(sum, p);
     }
-    return _mm512_reduce_add_ps(sum);
+    return sum_of(sum);
 }
 
 /* What to prefetch while `lines` lines of cache are worked on: what follows them in the cache, when there are many
@@ -658,9 +671,9 @@ static void attend(Worker *me, const Layer *l, const bf16 *next_weights, const S
             vec a = load(out + i * wide + d), b = load(out + i * wide + d + LANES);
             for (int64_t t = low[i] > common ? low[i] - common : 0; t < tails[i]; t++) {
                 vec p = all(*score_at(scores, queries, i, common + t));
-                __m512i line = line_of(values + (d / BLOCK * m->capacity + s->length + tail[i][t]) * BLOCK);
-                a = fma_(p, low_half(line), a);
-                b = fma_(p, high_half(line), b);
+                line words = line_of(values + (d / BLOCK * m->capacity + s->length + tail[i][t]) * BLOCK);
+                a = fma_(p, low_half(words), a);
+                b = fma_(p, high_half(words), b);
             }
             store(to + d / LANES * step, rounded(mul(a, scale)));
             if (d + LANES < dims) store(to + (d / LANES + 1) * step, rounded(mul(b, scale)));
@@ -805,7 +818,7 @@ void augury_move(const Model *m, int64_t slot, const int64_t *rows, int64_t n, i
                 a = value_place(m, m->layer + i, slot, kv, to + j);
                 b = value_place(m, m->layer + i, slot, kv, rows[j]);
                 for (int64_t d = 0; d < m->value_pad; d += BLOCK, a += m->capacity * BLOCK, b += m->capacity * BLOCK)
-                    _mm512_storeu_si512(a, line_of(b));
+                    store_line(a, line_of(b));
             }
 }
 

@@ -1,4 +1,4 @@
-"""The compiled forward: binds ``native.c``, packs weights, owns the cache. For x86 Linux with AVX-512.
+"""The compiled forward: binds ``native.c``, packs weights, owns the cache. For x86 Linux with AVX-512 or AVX2.
 
 The C source is compiled on first use by the system's C compiler and kept in the user's cache directory. All
 sizes are checked here before each call; C allocates nothing and trusts what it is given.
@@ -18,6 +18,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,14 @@ MAX_ROWS = 256
 PHASES = ("rows", "qkv", "heads", "attention", "o", "gate_up", "down", "head")
 """Parts of a forward whose time is kept; "rows" is embedding, norms and residual, "heads" rotation and cache."""
 
-_SOURCE = Path(__file__).with_name("native.c")
+LANES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType({
+    "AVX-512": (("avx512f", "avx512bw", "avx512vl"), ()),
+    "AVX2": (("avx2", "fma"), ("-mno-avx512f",)),
+})  # fmt: skip
+"""Kinds of registers the kernel is written for, best first: what the CPU must have, what the compiler is told."""
+
+_SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "lanes512.h", "lanes256.h")]
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-std=gnu11", "-shared", "-fPIC", "-pthread")
-_NEEDED = ("avx512f", "avx512bw", "avx512vl")
 _LANES, _BLOCK, _GROUP = 16, 32, 12  # as in native.c
 
 
@@ -57,15 +63,15 @@ def _compiler() -> list[str]:
     return shlex.split(os.environ.get("CC", "")) or ["cc"]
 
 
-def _compile(to: Path) -> None:
+def _compile(to: Path, flags: Sequence[str]) -> None:
     """Write the shared library atomically, so that processes starting together never load half a file."""
     part = to.with_name(f"{to.name}.{os.getpid()}")
     try:
-        command = [*_compiler(), *_FLAGS, str(_SOURCE), "-o", str(part), "-lm"]
+        command = [*_compiler(), *flags, str(_SOURCES[0]), "-o", str(part), "-lm"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:
             lines = [x for x in done.stderr.splitlines() if "error" in x] or [f"exit status {done.returncode}"]
-            raise ModelError(f"{command[0]} could not compile {_SOURCE.name}: {lines[0]}")
+            raise ModelError(f"{command[0]} could not compile {_SOURCES[0].name}: {lines[0]}")
         part.replace(to)
     finally:
         part.unlink(missing_ok=True)
@@ -84,38 +90,46 @@ def _cache_folder() -> Path | None:
     return folder if mine and not folder.is_symlink() else None
 
 
-def _build() -> ctypes.CDLL:
+def _build(flags: Sequence[str]) -> ctypes.CDLL:
     """Load the library, compiling it unless this source, compiler and CPU were met before."""
     try:
         version = subprocess.run([*_compiler(), "--version"], capture_output=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         raise ModelError(f"no working C compiler: {_compiler()[0]!r} (set CC to choose one)") from None
-    parts = [_SOURCE.read_bytes(), " ".join(_FLAGS).encode(), version, " ".join(sorted(_cpu_flags())).encode()]
+    about = [" ".join(flags).encode(), version, " ".join(sorted(_cpu_flags())).encode()]
+    parts = [*(source.read_bytes() for source in _SOURCES), *about]
     name = f"native-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:32]}.so"
     folder = _cache_folder()
     if folder is not None:
         if not (folder / name).exists():
-            _compile(folder / name)
+            _compile(folder / name, flags)
         return ctypes.CDLL(str(folder / name))
     with tempfile.TemporaryDirectory() as private:  # a loaded library stays loaded when its file is gone
-        _compile(Path(private) / name)
+        _compile(Path(private) / name, flags)
         return ctypes.CDLL(str(Path(private) / name))
 
 
+def best_lanes() -> str | None:
+    """The best kind of registers that this CPU has, of ``LANES``."""
+    flags = _cpu_flags()
+    return next((kind for kind, (needed, _) in LANES.items() if flags.issuperset(needed)), None)
+
+
 @functools.cache
-def _library() -> ctypes.CDLL | str:
-    """The library with its signatures, or in one line why there is none."""
+def _library(lanes: str | None = None) -> ctypes.CDLL | str:
+    """The library for a kind of registers (default: the best) with its signatures, or in one line why there is none."""
     if os.environ.get("AUGURY_NATIVE") == "0":
         return "switched off by AUGURY_NATIVE=0"
     if platform.system() != "Linux" or platform.machine() not in ("x86_64", "AMD64"):
         return f"needs Linux on x86-64, this is {platform.system()} on {platform.machine()}"
-    missing = [x for x in _NEEDED if x not in _cpu_flags()]
-    if missing:
-        return f"the CPU has no {', '.join(missing)}"
+    kind = lanes or best_lanes()
+    if kind is None or not _cpu_flags().issuperset(LANES[kind][0]):
+        return f"the CPU has no {lanes or ' or '.join(LANES)}"
     try:
-        library = _build()
+        library = _build([*_FLAGS, *LANES[kind][1]])
     except (ModelError, OSError, subprocess.SubprocessError) as error:
         return str(error).splitlines()[0]
+    library.augury_lanes.restype = ctypes.c_char_p
     library.augury_pool_new.argtypes = [ctypes.c_int]
     library.augury_pool_new.restype = ctypes.c_void_p
     library.augury_pool_free.argtypes = [ctypes.c_void_p]
@@ -135,9 +149,9 @@ def _library() -> ctypes.CDLL | str:
     return library
 
 
-def native_available() -> str | None:
+def native_available(lanes: str | None = None) -> str | None:
     """None when the compiled forward can run here, else the reason in one line. Compiles on first use."""
-    found = _library()
+    found = _library(lanes)
     return found if isinstance(found, str) else None
 
 
@@ -256,13 +270,13 @@ class NativeForward:
         slots: caches held.
         capacity: cache rows of each: the context and one forward's rows behind it.
         threads: CPU threads; by default one for each physical core this process may use.
+        lanes: of ``LANES``; by default the best this CPU has.
 
     Raises:
         ModelError: the compiled forward cannot run here, or a weight has an unexpected shape.
         InputError: a size is out of range.
     """
 
-    name = "native bf16 (AVX-512)"
     exact = True
     max_rows = MAX_ROWS
 
@@ -273,8 +287,9 @@ class NativeForward:
         slots: int,
         capacity: int,
         threads: int | None = None,
+        lanes: str | None = None,
     ) -> None:
-        library = _library()
+        library = _library(lanes)
         if isinstance(library, str):
             raise ModelError(f"the native forward is not available: {library}")
         if slots < 1 or capacity < 1:
@@ -286,6 +301,7 @@ class NativeForward:
                 f"heads of dimension {config.head_dim} (limit 512), {config.heads} over {config.kv_heads} kv heads "
                 "(must divide) are not run natively"
             )
+        self.name = f"native bf16 ({library.augury_lanes().decode()})"
         self.config = config
         self.threads = threads or default_threads()
         self.slots = slots
@@ -317,24 +333,16 @@ class NativeForward:
         m.logit_softcap, m.embed_scale = c.logit_softcap, c.embed_scale
 
     def _check(self, weights: Mapping[str, torch.Tensor]) -> None:
-        c = self.config
-        d, f, n, qkv = c.hidden_size, c.intermediate_size, c.head_dim, (c.heads + 2 * c.kv_heads) * c.head_dim
-        shapes: dict[str, tuple[int, ...]] = {"embed": (c.vocab_size, d), "final_norm": (d,)}
-        if not c.tied:
-            shapes["head"] = (c.vocab_size, d)
-        layer: dict[str, tuple[int, ...]] = {"attn_norm": (d,), "mlp_norm": (d,)}
-        layer |= {"qkv": (qkv, d), "o": (d, c.heads * n), "gate_up": (2 * f, d), "down": (d, f)}
-        layer |= {"qkv_bias": (qkv,)} if c.qkv_bias else {}
-        layer |= {"o_bias": (d,)} if c.o_bias else {}
-        layer |= {"gate_up_bias": (2 * f,), "down_bias": (d,)} if c.mlp_bias else {}
-        layer |= {"q_norm": (n,), "k_norm": (n,)} if c.qk_norm else {}
-        layer |= {"post_attn_norm": (d,), "post_mlp_norm": (d,)} if c.post_norms else {}
-        shapes |= {f"layers.{i}.{k}": s for i in range(c.layers) for k, s in layer.items()}
-        for name, shape in shapes.items():
-            if name not in weights:
+        from augury.models.weights import Weights, shapes
+
+        c, n = self.config, self.config.head_dim
+        # Files know the shapes of what they hold: reading a quantised weight to see its shape would unpack it.
+        held = weights.shapes if isinstance(weights, Weights) else {name: tuple(w.shape) for name, w in weights.items()}
+        for name, shape in shapes(c).items():
+            if name not in held:
                 raise ModelError(f"weight {name} {list(shape)} is missing")
-            if tuple(weights[name].shape) != shape:
-                raise ModelError(f"weight {name} is {list(weights[name].shape)}, expected {list(shape)}")
+            if held[name] != shape:
+                raise ModelError(f"weight {name} is {list(held[name])}, expected {list(shape)}")
         for rope in c.rope_tables:
             if rope.cos.shape != rope.sin.shape or len(rope.cos) < c.context or rope.cos.shape[1] * 2 > n:
                 raise ModelError(

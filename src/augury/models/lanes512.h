@@ -1,0 +1,86 @@
+/* Sixteen floats in one register: AVX-512. See native.c for what the operations are used for. */
+#define LANES_NAME "AVX-512"
+
+typedef __m512 vec;   /* 16 floats */
+typedef __m512i line; /* 32 bfloat16 in pair order */
+
+static inline vec zero(void) { return _mm512_setzero_ps(); }
+static inline vec all(float x) { return _mm512_set1_ps(x); }
+static inline vec load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void store(float *p, vec v) { _mm512_storeu_ps(p, v); }
+static inline vec add(vec a, vec b) { return _mm512_add_ps(a, b); }
+static inline vec sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
+static inline vec mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
+static inline vec div_(vec a, vec b) { return _mm512_div_ps(a, b); }
+static inline vec fma_(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }   /* a b + c */
+static inline vec fms_(vec a, vec b, vec c) { return _mm512_fmsub_ps(a, b, c); }   /* a b - c */
+static inline vec fnma_(vec a, vec b, vec c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a b */
+static inline vec larger(vec a, vec b) { return _mm512_max_ps(a, b); }
+static inline float sum_of(vec v) { return _mm512_reduce_add_ps(v); }
+static inline float largest_of(vec v) { return _mm512_reduce_max_ps(v); }
+
+static inline vec whole_number(vec v)
+{
+    return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline vec clamp(vec v, float low, float high) { return _mm512_min_ps(_mm512_max_ps(v, all(low)), all(high)); }
+static inline vec times_2_to(vec v, vec n) { return _mm512_scalef_ps(v, n); } /* n whole, |n| <= 250 */
+
+/* The first n lanes of memory, the others zero; and only those back. */
+static inline __mmask16 first_lanes(int64_t n) { return n < LANES ? (__mmask16)((1u << n) - 1) : (__mmask16)0xffff; }
+static inline vec load_first(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+static inline void store_first(float *p, int64_t n, vec v) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
+
+/* v where first + lane lies in low .. high, elsewhere `other`. */
+static inline vec where_within(vec v, int32_t first, int32_t low, int32_t high, vec other)
+{
+    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    __m512i at = _mm512_add_epi32(lane, _mm512_set1_epi32(first));
+    __mmask16 seen = _mm512_cmpge_epi32_mask(at, _mm512_set1_epi32(low)) &
+                     _mm512_cmple_epi32_mask(at, _mm512_set1_epi32(high));
+    return _mm512_mask_blend_ps(seen, other, v);
+}
+
+/* v where `key` is not minus infinity, elsewhere zero. */
+static inline vec where_finite(vec key, vec v)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(key, all(-INFINITY), _CMP_NEQ_UQ), v);
+}
+
+static inline line line_of(const bf16 *p) { return _mm512_loadu_si512(p); }
+static inline void store_line(bf16 *p, line l) { _mm512_storeu_si512(p, l); }
+static inline vec low_half(line l) { return _mm512_castsi512_ps(_mm512_slli_epi32(l, 16)); }
+static inline vec high_half(line l)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(l, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+/* Two vectors that hold bfloat16 values, as a line in pair order. */
+static inline line line_from(vec low, vec high)
+{
+    return _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(low), 16), _mm512_castps_si512(high));
+}
+
+/* Nearest bfloat16, ties to even, as a float. */
+static inline vec rounded(vec v)
+{
+    __m512i u = _mm512_castps_si512(v);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    u = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    return _mm512_castsi512_ps(_mm512_and_si512(u, _mm512_set1_epi32((int)0xffff0000u)));
+}
+
+/* One register of a line, for the kernel: `part` 0 of 1. */
+enum { PARTS = 1, REGISTERS = 24 /* sums that may be held */, WHOLE_LINES = 24 /* beside all of a line */, STEPS = 2 /* unrolled */ };
+typedef __m512 reg;
+static inline reg reg_zero(void) { return zero(); }
+static inline reg reg_load(const float *p) { return load(p); }
+static inline reg reg_all(float x) { return all(x); }
+static inline reg reg_fma(reg a, reg b, reg c) { return fma_(a, b, c); }
+static inline void reg_store(float *p, reg v) { store(p, v); }
+static inline void reg_widen(const bf16 *p, reg *low, reg *high)
+{
+    line l = line_of(p);
+    *low = low_half(l);
+    *high = high_half(l);
+}
