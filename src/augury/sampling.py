@@ -332,15 +332,6 @@ class Sampler:
         if self._repeated:
             self._seen[np.asarray(tokens)] = True
 
-    def snapshot(self) -> object:
-        """The state of the processors at the last committed token."""
-        return self._states
-
-    def restore(self, state: object) -> None:
-        """Return to a state given by ``snapshot``."""
-        assert isinstance(state, tuple)
-        self._states = state
-
     def _put(self, tokens: Sequence[int]) -> IntArray:
         """Write tokens behind the committed ones without committing them; gives both."""
         end = self._length + len(tokens)

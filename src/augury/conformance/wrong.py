@@ -9,7 +9,7 @@ checks must notice. What a method does wrong is said by its class.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -17,7 +17,7 @@ import numpy as np
 
 import augury.engine.engine as engine_module
 import augury.engine.loop as loop_module
-from augury.accept import Drawn, Law, block, walk
+from augury.accept import RULES, Drawn, Law, block, walk
 from augury.accept import Noise as Chance
 from augury.conformance.kit import check_drafter, check_target
 from augury.conformance.law import swapped
@@ -326,6 +326,12 @@ def _engine(what: str, module: object, name: str, value: object, make: str, rule
     return Wrong(what, check, lambda: _right(make, rule, samples), noticed)
 
 
+def _rule(what: str, apply: Callable[..., Path], make: str, rule: Rule, noticed: str) -> Wrong:
+    """A fault in a ratio rule."""
+    rules = {**RULES, rule: replace(RULES[rule], apply=apply)}
+    return _engine(what, loop_module, "RULES", rules, make, rule, noticed)
+
+
 @lru_cache
 def _right(make: str, rule: Rule, samples: int) -> Report:
     """The report without a fault."""
@@ -390,31 +396,31 @@ WRONG: Mapping[str, Wrong] = MappingProxyType(
         "unverified_first": _engine(
             _what(unverified_first), loop_module, "walk", unverified_first, "top tokens", "coupled", "same tokens"
         ),
-        "best_of_independent": _engine(
-            _what(best_of_independent), loop_module, "rejection", best_of_independent,
+        "best_of_independent": _rule(
+            _what(best_of_independent), best_of_independent,
             "top tokens", "rejection", "exact",
         ),
-        "correction_is_p": _engine(
-            "The correction is drawn from p, and may repeat the refused token.", loop_module, "rejection",
+        "correction_is_p": _rule(
+            "The correction is drawn from p, and may repeat the refused token.",
             _rejection_with(_ratio, _all_of_p), "top tokens", "rejection", "exact",
         ),
-        "residual_without_q": _engine(
-            "The residual is p without the refused token instead of max(0, p - q).", loop_module, "rejection",
+        "residual_without_q": _rule(
+            "The residual is p without the refused token instead of max(0, p - q).",
             _rejection_with(_ratio, _p_without_x), "sampled chain", "rejection", "exact",
         ),
-        "ratio_to_best": _engine(
-            "The ratio is p(x) to the best p instead of q(x).", loop_module, "rejection",
+        "ratio_to_best": _rule(
+            "The ratio is p(x) to the best p instead of q(x).",
             _rejection_with(_to_best, _true_rest), "sampled chain", "rejection", "exact",
         ),
-        "bonus_from_q": _engine(
-            "The bonus token is drawn from the drafter's law.", loop_module, "rejection",
+        "bonus_from_q": _rule(
+            "The bonus token is drawn from the drafter's law.",
             _rejection_with(_ratio, _true_rest, _draft_again), "sampled chain", "rejection", "exact",
         ),
-        "block_as_product": _engine(
-            _what(block_as_product), loop_module, "block", block_as_product, "sampled chain", "block", "exact"
+        "block_as_product": _rule(
+            _what(block_as_product), block_as_product, "sampled chain", "block", "exact",
         ),
-        "block_verdicts_again": _engine(
-            _what(block_verdicts_again), loop_module, "block", block_verdicts_again,
+        "block_verdicts_again": _rule(
+            _what(block_verdicts_again), block_verdicts_again,
             "same law", "block", "counted",
         ),
         "forgets_draft": _engine(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from augury.accept import RULES
 from augury.budget import best_chain, shallow
 from augury.drafters.drafter import Drafter, Observation, View
 from augury.engine.request import Request
@@ -38,11 +39,11 @@ def observe(drafters: Named, request: Request, seen: Observation) -> None:
 
 def end(drafters: Named, request: Request) -> None:
     """Let every drafter forget a request, the left-out ones too."""
-    for (_, drafter), view in zip(drafters, request.views, strict=True):
+    for index, (_, drafter) in enumerate(drafters):
         try:
-            drafter.close(view)
+            drafter.close(request.views[index])
         except Exception as error:
-            _fault(request, 0, error, final=False)
+            _fault(request, index, error, final=False)
 
 
 def propose(drafters: Named, request: Request, info: TargetInfo, limit: int) -> tuple[DraftTree, tuple[Proposal, ...]]:
@@ -51,7 +52,7 @@ def propose(drafters: Named, request: Request, info: TargetInfo, limit: int) -> 
     depth = min(request.output.room, info.context - request.length) - 1
     if not request.switches.draft or depth < 1:
         return DraftTree.empty(), ()
-    chains = request.rule == "block" or not info.trees
+    chains = not (RULES[request.rule].trees and info.trees)
     trees, proposals = [], []
     for index, (name, drafter) in enumerate(drafters):
         if index in request.benched:

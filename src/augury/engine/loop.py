@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from augury.accept import block, rejection, walk
+from augury.accept import RULES, walk
 from augury.budget import choose
 from augury.drafters.drafter import Observation
 from augury.engine.costs import Meter
@@ -60,6 +60,7 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
     parts.target.commit(slots, kept)
     commit_ms = clock.lap()
 
+    count = sum(len(t) + 1 for t in trees)
     records = []
     for j, request in enumerate(batch):
         logits, tree = rows.logits[j], trees[j]
@@ -77,7 +78,7 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
             emitted=emitted[j],
             proposals=offers[j][1],
             reason=_reason(request, offers[j][0], tree, parts),
-            rows=sum(len(t) + 1 for t in trees),
+            rows=count,
             draft_ms=draft_ms,
             verify_ms=verify_ms,
             accept_ms=accept_ms,
@@ -89,7 +90,7 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
         _deliver(request, record, wanted)
     if parts.meter:
         read = float(sum((len(t) + 1) * n for t, n in zip(trees, committed, strict=True)))
-        parts.meter.served(records[0].rows, read, verify_ms, clock.total() - verify_ms)
+        parts.meter.served(count, read, verify_ms, clock.total() - verify_ms)
     return records
 
 
@@ -110,20 +111,16 @@ class _Clock:
 
 def _accept(request: Request, tree: DraftTree, logits: FloatArray) -> Path:
     """Apply the request's rule; a law that cannot be computed ends the request, not the batch."""
-    position = request.length
-    sampler = request.sampler
-
-    saved = sampler.snapshot()
+    sampler, rule = request.sampler, RULES[request.rule]
     try:
-        if request.rule == "coupled" or sampler.temperature == 0.0:
+        if sampler.temperature == 0.0 or not rule.laws:
             return walk(tree, _Drawn(lambda row: sampler.draw(logits[row], _along(tree, row))))
-        rule = block if request.rule == "block" else rejection
-        return rule(tree, lambda row: sampler.law(logits[row], _along(tree, row)), request.accept_noise, position)
+        return rule.apply(
+            tree, lambda row: sampler.law(logits[row], _along(tree, row)), request.accept_noise, request.length
+        )
     except Exception as error:
         request.error = error
         return Path((), 0)
-    finally:
-        sampler.restore(saved)
 
 
 def _along(tree: DraftTree, row: int) -> list[int]:
@@ -185,13 +182,10 @@ def _chances(request: Request, tree: DraftTree, logits: FloatArray) -> tuple[flo
         return None
     sampler, chances = request.sampler, []
     for i, parent in enumerate(tree.parents.tolist()):
-        saved = sampler.snapshot()
         try:
             chances.append(float(sampler.law(logits[parent + 1], _along(tree, parent + 1))[tree.tokens[i]]))
         except Exception:  # a row off the path may have no law; the path's own rows were judged before
             chances.append(float("nan"))
-        finally:
-            sampler.restore(saved)
     return tuple(chances)
 
 
