@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,13 +21,15 @@ class Proposal:
         drafter: its name.
         nodes: nodes it proposed.
         ms: milliseconds of ``propose``.
-        fault: why its proposal was dropped, or None.
+        fault: why its proposal was dropped, or the drafter left out, or None.
+        unasked: why it was not asked although it could have been, or None.
     """
 
     drafter: str
     nodes: int
     ms: float
     fault: str | None = None
+    unasked: str | None = None
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class StepRecord:
     Attributes:
         position: position of the root, so the first emitted token stands at ``position + 1``.
         root: its token.
-        tree: what was verified.
+        tree: what was verified, without the laws of sampled nodes; see ``sampled``.
         path: what the rule decided, before stops cut it.
         emitted: tokens added to the answer, after stops cut the path.
         proposals: what each drafter offered, in the engine's order.
@@ -46,6 +48,7 @@ class StepRecord:
         draft_ms, verify_ms, accept_ms, commit_ms, rest_ms: wall time of the phases; shared phases are counted
             whole in each request's record.
         probabilities: if asked for, the target's p of each node's token given its path, f64[n].
+        sampled: for nodes that were *sampled*: node -> the drafter's q of its token.
     """
 
     position: int
@@ -62,6 +65,7 @@ class StepRecord:
     commit_ms: float
     rest_ms: float
     probabilities: tuple[float, ...] | None = None
+    sampled: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def drafted(self) -> int:
@@ -124,7 +128,11 @@ class RequestRecord:
 
     @property
     def acceptance_length(self) -> float | None:
-        """Mean tokens per step, bonus included: 1 + accepted / steps. None without steps."""
+        """1 + accepted / steps, None without steps: the mean number of tokens a step emits, its own token included.
+
+        A step that an end or a limit cut counts as if it had emitted its own token too, so this may lie a little
+        above completion_tokens / steps.
+        """
         return 1.0 + self.accepted / len(self.steps) if self.steps else None
 
     @property

@@ -146,12 +146,20 @@ def test_logprobs_are_the_targets_at_every_token(drafter):
     with_drafts = engine([drafter()]).generate(PROMPT, max_tokens=12, logprobs=3)
     without = plain(12, logprobs=3)
     assert with_drafts.logprobs == without.logprobs
+    assert (with_drafts.record.drafted > 0) == (drafter is not Empty), "asking for them does not switch drafting off"
     assert [entry.token for entry in with_drafts.logprobs] == list(with_drafts.tokens)
     for entry, _ in zip(with_drafts.logprobs, range(12), strict=True):
         assert len(entry.top) == 3
         assert entry.logprob < 0
         assert entry.top[0] == (entry.token, entry.logprob)
-    assert engine().generate(PROMPT, max_tokens=1, logprobs=0).logprobs[0].top == ()
+
+
+@pytest.mark.parametrize(("asked", "given"), [(None, None), (0, 0), (1, 1), (V, V), (20, V)])
+def test_as_many_alternatives_as_were_asked_for_and_there_are(asked, given):
+    result = engine([oracle(ANSWER, 3, V)]).generate(PROMPT, max_tokens=8, logprobs=asked)
+    assert [len(entry.top) for entry in result.logprobs] == ([] if asked is None else [given] * 8)
+    if given == V:
+        assert all(sum(np.exp(value) for _, value in entry.top) == pytest.approx(1.0) for entry in result.logprobs)
 
 
 class Faulty(Drafter):
@@ -177,6 +185,18 @@ BAD = {
         lambda v, n: DraftTree.chain([1], [0.5], laws={0: np.eye(V, dtype=np.float32)[2]}),
         "could not have drawn",
     ),
+    "scores for a law": (
+        lambda v, n: DraftTree.chain([1], [0.5], laws={0: np.arange(V, dtype=np.float32)}),
+        "it sums to 10",
+    ),
+    "logarithms for a law": (
+        lambda v, n: DraftTree.chain([1], [0.5], laws={0: np.log(np.full(V, 1 / V, np.float32))}),
+        "could not have drawn",
+    ),
+    "a law of another vocabulary": (
+        lambda v, n: DraftTree.chain([1], [0.5], laws={0: np.full(V + 1, 1 / (V + 1), np.float32)}),
+        "could not have drawn",
+    ),
 }
 
 
@@ -187,12 +207,12 @@ def test_a_faulty_drafter_costs_its_own_step_only(kind):
     assert result.tokens == ANSWER[:24]
     assert result.record.accepted > 0, "the other drafter goes on"
     faults = [p.fault for s in result.record.steps for p in s.proposals if p.fault]
-    assert len(faults) == 3, "after three it is left out of the request"
+    assert sum(not f.startswith("left out") for f in faults) == 3, "after three it is left out of the request"
     assert all(words in f for f in faults)
     alone = engine([Faulty(how)]).generate(PROMPT, max_tokens=6)
     assert alone.tokens == ANSWER[:6]
     assert alone.record.acceptance_rate is None, "nothing was drafted, so there is no rate"
-    assert "is left out" in alone.record.steps[-1].reason
+    assert "left out" in alone.record.steps[-2].reason
 
 
 def test_a_stalling_drafter_is_left_out(monkeypatch):
@@ -205,7 +225,7 @@ def test_a_stalling_drafter_is_left_out(monkeypatch):
     result = engine([Faulty(slow)]).generate(PROMPT, max_tokens=8)
     assert result.tokens == ANSWER[:8]
     assert sum(s.drafted for s in result.record.steps) == 0
-    assert len([s for s in result.record.steps if s.proposals]) == 3
+    assert sum(p.ms > 5.0 for s in result.record.steps for p in s.proposals) == 3
 
 
 @pytest.mark.parametrize("call", ["open", "observe", "close"])

@@ -67,6 +67,28 @@ def test_earliest_stop_in_the_text_wins_whatever_the_order(size, stops):
     assert (out.stop, shown) == ("is", "There ")
 
 
+class Pieces:
+    """A detokenizer whose tokens are pieces of several characters."""
+
+    def __init__(self, *pieces):
+        self.pieces = pieces
+
+    def push(self, ids):
+        return "".join(self.pieces[i] for i in ids)
+
+    def flush(self):
+        return ""
+
+
+@pytest.mark.parametrize("stops", list(itertools.permutations(["a", "is", ","])))
+@pytest.mark.parametrize("pieces", [("There", " is, a", " way"), ("There i", "s, a way"), ("There is, a way",)])
+def test_of_stops_inside_one_token_the_earliest_wins_whatever_the_order(stops, pieces):
+    out = Output(Stops(max_tokens=9, strings=stops), Pieces(*pieces))
+    taken = out.push(range(len(pieces)))
+    assert (out.stop, out.text, out.take()) == ("is", "There ", "There ")
+    assert (out.count, "".join(pieces[:taken]).startswith("There is")) == (taken, True)
+
+
 @pytest.mark.parametrize("limit", [0, 1, 2, 4, 5])
 @pytest.mark.parametrize("size", [1, 5])
 def test_max_tokens_is_exact(limit, size):
@@ -84,6 +106,22 @@ def test_stop_and_limit_in_the_same_path_stop_wins_within_the_limit():
 def test_min_tokens_keeps_stops_asleep():
     out, shown, _ = run("aXbXc", 5, strings=("X",), min_tokens=2)
     assert (out.stop, shown) == ("X", "aXb")
+
+
+def test_text_that_min_tokens_protected_does_not_end_the_answer_later():
+    """A long stop string makes the search reach back; a short one that lies wholly in what it reaches is no hit."""
+    stops = Stops(max_tokens=9, strings=("\n", "abcdefghijklmnop"), min_tokens=3)
+    out = Output(stops, Pieces("A\n", "B", "C", "D", "E\n"))
+    assert out.push([0, 1, 2, 3]) == 4
+    assert (out.finish, out.text) == (None, "A\nBCD")
+    assert out.push([4]) == 1
+    assert (out.stop, out.text) == ("\n", "A\nBCDE")
+
+
+def test_a_stop_string_that_begins_in_protected_text_and_ends_behind_it_is_found():
+    out = Output(Stops(max_tokens=9, strings=("BC", "xyzxyzxyz"), min_tokens=2), Pieces("A", "B", "C"))
+    out.push([0, 1, 2])
+    assert (out.stop, out.text) == ("BC", "A")
 
 
 @given(st.text("abX", max_size=30), st.integers(1, 7), st.lists(st.text("abX", min_size=1, max_size=3), max_size=3))

@@ -22,10 +22,12 @@ WORDS = {
 }  # fmt: skip
 
 
-def record(tree, nodes, emitted, *, next_token=9, root=1, position=5, reason=None, chances=None, proposals=()):
+def record(
+    tree, nodes, emitted, *, next_token=9, root=1, position=5, reason=None, chances=None, proposals=(), sampled=None
+):
     return StepRecord(
         position, root, tree, Path(nodes, next_token), emitted, proposals, reason, len(tree) + 1,
-        1.0, 6.0, 1.0, 0.5, 1.5, chances,
+        1.0, 6.0, 1.0, 0.5, 1.5, chances, sampled or {},
     )  # fmt: skip
 
 
@@ -95,11 +97,11 @@ def test_every_byte_is_shown_or_named():
 
 def test_an_explanation_tells_everything():
     request = RequestRecord(6, ("suffix", "model"), cached_tokens=2, prefill_ms=3.0)
-    law = np.zeros(30, np.float32)
-    law[3] = 0.25
-    tree = DraftTree(FORKED.tokens, FORKED.parents, FORKED.survival, np.asarray([0, 0, 1, 1, 0], np.uint8), {2: law})
+    tree = DraftTree(FORKED.tokens, FORKED.parents, FORKED.survival, np.asarray([0, 0, 1, 1, 0], np.uint8))
     offers = (Proposal("suffix", 3, 0.25), Proposal("model", 0, 1.5, "took 2000 ms, the limit is 1000"))
-    request.steps.append(record(tree, (0,), (2, 9), chances=(0.75, 0.125, 0.5, 0.0625, 0.0), proposals=offers))
+    request.steps.append(
+        record(tree, (0,), (2, 9), chances=(0.75, 0.125, 0.5, 0.0625, 0.0), proposals=offers, sampled={2: 0.25})
+    )
     request.steps.append(
         record(DraftTree.empty(), (), (5,), next_token=5, root=9, position=7, reason="no drafter had a guess")
     )

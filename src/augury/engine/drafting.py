@@ -5,21 +5,25 @@ request it is left out for the rest of that request; the others, and the answer,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from augury.accept import RULES
-from augury.budget import best_chain, shallow
-from augury.drafters.drafter import Drafter, Observation, View
+from augury.budget import Costs, best_chain, promise, shallow
+from augury.drafters.drafter import Drafter, Observation
+from augury.engine.asking import Asking
 from augury.engine.request import Request
+from augury.engine.trust import Trust
 from augury.errors import DrafterError
 from augury.models.target import TargetInfo
 from augury.record import Proposal
 from augury.tree import DraftTree
 
 STALL_MS = 1000.0
-"""A proposal that takes longer is a fault."""
+STALL_STEPS = 20.0
+"""A proposal that takes longer than both this time and so many plain steps is a fault."""
 
 MAX_FAULTS = 3
 """Faults in one request after which a drafter is left out for the rest of it."""
@@ -27,81 +31,170 @@ MAX_FAULTS = 3
 Named = Sequence[tuple[str, Drafter]]
 
 
-def begin(drafters: Named, request: Request) -> None:
+@dataclass(frozen=True)
+class Offer:
+    """What all drafters together propose for one request.
+
+    Attributes:
+        tree: the merged guesses.
+        proposals: what each drafter did.
+        reason: why the tree is empty, or None.
+        asked: place and milliseconds of every drafter that was asked.
+    """
+
+    tree: DraftTree
+    proposals: tuple[Proposal, ...] = ()
+    reason: str | None = None
+    asked: tuple[tuple[int, float], ...] = ()
+
+
+def begin(drafters: Named, request: Request, asking: Asking) -> None:
     """Show a new request to every drafter; one that cannot begin is left out of it."""
-    _each(drafters, request, lambda d, view: d.open(view), final=True)
+    if not request.switches.draft:
+        return
+    request.asking = asking.own()
+    for index, (_, drafter) in enumerate(drafters):
+        request.opened.add(index)  # before the call: one that fails half-way is closed too
+        try:
+            drafter.open(request.views[index])
+        except Exception as error:
+            _fault(request, index, error, final=True)
 
 
 def observe(drafters: Named, request: Request, seen: Observation) -> None:
-    """Show what a step brought."""
-    _each(drafters, request, lambda d, view: d.observe(view, seen), final=False)
-
-
-def end(drafters: Named, request: Request) -> None:
-    """Let every drafter forget a request, the left-out ones too."""
-    for index, (_, drafter) in enumerate(drafters):
+    """Show what a step brought to the drafters that are not left out."""
+    for index in sorted(request.opened - request.benched.keys()):
         try:
-            drafter.close(request.views[index])
+            drafters[index][1].observe(request.views[index], seen)
         except Exception as error:
             _fault(request, index, error, final=False)
 
 
-def propose(drafters: Named, request: Request, info: TargetInfo, limit: int) -> tuple[DraftTree, tuple[Proposal, ...]]:
-    """Every drafter's guess, checked, merged, and cut where nothing more could be emitted."""
+def end(drafters: Named, request: Request) -> None:
+    """Let every drafter that was shown a request forget it, the left-out ones too."""
+    while request.opened:
+        index = request.opened.pop()
+        try:
+            drafters[index][1].close(request.views[index])
+        except Exception as error:
+            _fault(request, index, error, final=False)
+
+
+def propose(
+    drafters: Named, request: Request, info: TargetInfo, limit: int, trust: Trust, costs: Costs | None
+) -> Offer:
+    """The guesses of every drafter that is worth asking, checked, merged, and cut where nothing more could be emitted.
+
+    Args:
+        drafters: all of them, by name.
+        request: for which.
+        info: of the target.
+        limit: nodes one drafter may propose.
+        trust: how far their survival is believed.
+        costs: what the target's forwards cost; None asks all drafters.
+    """
     # The step emits one token more than it accepts, and the root itself takes one place of the context.
     depth = min(request.output.room, info.context - request.length) - 1
-    if not request.switches.draft or depth < 1:
-        return DraftTree.empty(), ()
+    if why := _unasked(drafters, request, depth, limit):
+        return Offer(DraftTree.empty(), (), why)
     chains = not (RULES[request.rule].trees and info.trees)
-    trees, proposals = [], []
-    for index, (name, drafter) in enumerate(drafters):
+    plain = float(costs.step(np.array([1]), np.array([float(request.length)]))[0]) if costs else 0.0
+    trees: dict[int, DraftTree] = {}
+    proposals: dict[int, Proposal] = {}
+
+    def merged() -> DraftTree:
+        whole = DraftTree.merge([trees[index] for index in sorted(trees)])
+        return trust.temper(shallow(best_chain(whole) if chains else whole, depth))
+
+    cheap_first = sorted(range(len(drafters)), key=lambda i: costs is not None and not request.asking.cheap(i, plain))
+    for index in cheap_first:
+        name = drafters[index][0]
         if index in request.benched:
-            continue
-        clock = time.perf_counter()
-        fault = None
-        tree = DraftTree.empty()
-        try:
-            tree = _checked(drafter.propose(request.views[index], limit), limit, info.vocab_size)
-        except Exception as error:
-            fault = _fault(request, index, error, final=False)
-        ms = 1e3 * (time.perf_counter() - clock)
-        if ms > STALL_MS and fault is None:
-            late = DrafterError(f"took {ms:.0f} ms, the limit is {STALL_MS:.0f}")
-            fault, tree = _fault(request, index, late, final=False), DraftTree.empty()
-        proposals.append(Proposal(name, len(tree), ms, fault))
-        if len(tree):
-            tree = best_chain(tree) if chains else tree
-            source = np.full(len(tree), index, np.uint8)
-            trees.append(DraftTree(tree.tokens, tree.parents, tree.survival, source, tree.laws))
-    merged = DraftTree.merge(trees)
-    return shallow(best_chain(merged) if chains else merged, depth), tuple(proposals)
+            proposals[index] = Proposal(name, 0, 0.0, f"left out: {request.benched[index]}")
+        elif (
+            costs
+            and not request.asking.cheap(index, plain)
+            and not request.asking.pays(index, *promise(merged(), costs, request.length), plain)
+        ):
+            proposals[index] = Proposal(name, 0, 0.0, unasked="it is not expected to earn its time")
+        else:
+            tree, proposals[index] = _asked(drafters[index], index, request, info, limit, plain)
+            if len(tree):
+                trees[index] = best_chain(tree) if chains else tree
+    tree = merged()
+    done = tuple(proposals[index] for index in range(len(drafters)))
+    asked = tuple((i, p.ms) for i, p in enumerate(done) if p.ms > 0.0)
+    return Offer(tree, done, None if len(tree) else _guessless(done), asked)
 
 
-def _each(drafters: Named, request: Request, call: Callable[[Drafter, View], None], final: bool) -> None:
+def _asked(
+    named: tuple[str, Drafter], index: int, request: Request, info: TargetInfo, limit: int, plain_ms: float
+) -> tuple[DraftTree, Proposal]:
+    """One drafter's guess, empty when it broke its contract."""
+    name, drafter = named
+    clock = time.perf_counter()
+    tree, fault = DraftTree.empty(), None
+    try:
+        tree = _checked(drafter.propose(request.views[index], limit), index, limit, info.vocab_size)
+    except Exception as error:
+        fault = _fault(request, index, error, final=False)
+    ms = 1e3 * (time.perf_counter() - clock)
+    most = max(STALL_MS, STALL_STEPS * plain_ms)
+    if ms > most and fault is None:
+        late = DrafterError(f"took {ms:.0f} ms, the limit is {most:.0f}")
+        fault, tree = _fault(request, index, late, final=False), DraftTree.empty()
+    return tree, Proposal(name, len(tree), ms, fault)
+
+
+def _unasked(drafters: Named, request: Request, depth: int, limit: int) -> str | None:
+    """Why no drafter need be asked, or None."""
+    if not drafters:
+        return "no drafter is loaded"
     if not request.switches.draft:
-        return
-    for index, (_, drafter) in enumerate(drafters):
-        if index not in request.benched:
-            try:
-                call(drafter, request.views[index])
-            except Exception as error:
-                _fault(request, index, error, final)
+        return "drafting is off for this request"
+    if depth < 1:
+        return "there is room for one more token only"
+    if limit < 1:
+        return "not even a sure guess would be worth its row"
+    return None
 
 
-def _checked(tree: object, limit: int, vocab_size: int) -> DraftTree:
-    """A proposal that keeps the contract, or an error that says how it does not."""
+def _guessless(proposals: Sequence[Proposal]) -> str:
+    """Why drafters that were asked brought nothing."""
+    if all(p.fault or p.unasked for p in proposals):
+        return "; ".join(f"{p.drafter}: {p.fault or p.unasked}" for p in proposals)
+    return "no drafter had a guess"
+
+
+def _checked(tree: object, index: int, limit: int, vocab_size: int) -> DraftTree:
+    """A proposal that keeps the contract, in arrays of its own, or an error that says how it does not."""
     if not isinstance(tree, DraftTree):
         raise DrafterError(f"proposed a {type(tree).__name__}, not a DraftTree")
     if len(tree) > limit:
         raise DrafterError(f"proposed {len(tree)} nodes, the limit is {limit}")
-    if len(tree) and int(tree.tokens.max()) >= vocab_size:
+    if not len(tree):
+        return DraftTree.empty()
+    for what, array, kinds in (
+        ("tokens", tree.tokens, "iu"),
+        ("parents", tree.parents, "iu"),
+        ("survival", tree.survival, "f"),
+    ):
+        if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in kinds:
+            kind = "whole" if kinds == "iu" else "real"
+            raise DrafterError(f"proposed {what} that are no flat array of {kind} numbers")
+    if int(tree.tokens.max()) >= vocab_size:
         raise DrafterError(f"proposed token {int(tree.tokens.max())}, the vocabulary ends at {vocab_size - 1}")
     for node, law in tree.laws.items():
         if law.shape != (vocab_size,) or not law[tree.tokens[node]] > 0.0:
             raise DrafterError(f"node {node} declares a law that could not have drawn its token")
         if not (law.min() >= 0.0 and abs(float(law.sum()) - 1.0) < 1e-3):
             raise DrafterError(f"node {node} declares a law that is none: it sums to {float(law.sum()):.4g}")
-    return tree
+    # A tree's own check forgives rounding. Here, where survival comes in, it is made never to grow along a path: the
+    # budget takes the surest nodes, and no node may be surer than its parent.
+    parents, survival = tree.parents.tolist(), tree.survival.tolist()
+    for i, parent in enumerate(parents):
+        survival[i] = min(survival[i], survival[parent] if parent >= 0 else 1.0)
+    return DraftTree.of(tree.tokens.tolist(), parents, survival, index, tree.laws)
 
 
 def _fault(request: Request, index: int, error: Exception, final: bool) -> str:

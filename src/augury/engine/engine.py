@@ -8,18 +8,18 @@ import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, TypedDict, Unpack, get_args
 
 import numpy as np
 
 from augury.drafters.drafter import Drafter, Rule
-from augury.engine.admission import Slots
 from augury.engine.costs import Meter
 from augury.engine.drafting import begin, end
 from augury.engine.loop import Parts, step
 from augury.engine.output import Detokenizer, Output, Stops
 from augury.engine.request import Chunk, Request, Switches, TokenLogprob
-from augury.errors import AuguryError, ContextTooLong, InputError, UnknownName
+from augury.errors import AuguryError, ContextTooLong, InputError, UnknownName, shown
+from augury.models.slots import Slots
 from augury.models.target import Target
 from augury.record import FinishReason, RequestRecord
 from augury.sampling import Noise, Sampler, Sampling, Stream
@@ -28,12 +28,45 @@ from augury.tree import IntArray
 MAX_LOGPROBS = 20
 """Alternatives that may be reported with each token."""
 
+PREFILL_TOKENS = 256
+"""Prompt tokens computed in one turn of the loop: answers that run go on between the chunks of a long prompt."""
+
 Prompt = str | Sequence[int] | IntArray
 Message = Mapping[str, object]
 
 
+class Options(TypedDict, total=False):
+    """What may be asked for besides prompt and sampling.
+
+    Attributes:
+        max_tokens: tokens of the answer at most; 512 when nothing is said.
+        stop: one or more stop strings.
+        include_stop: keep the stop string in the text.
+        ignore_eos: go on behind end tokens.
+        prediction: what the answer is expected to be, as a whole or in parts; costs nothing when wrong. Needs a
+            drafter that reads it.
+        draft: False decodes plainly.
+        logprobs: report the target's log-probabilities and that many alternatives.
+        explain: put the target's probability of every drafted token in the step records.
+    """
+
+    max_tokens: int
+    stop: str | Sequence[str]
+    include_stop: bool
+    ignore_eos: bool
+    prediction: Prompt | None
+    draft: bool
+    logprobs: int | None
+    explain: bool
+
+
 class Tokenizer(Protocol):
     """What the engine needs of a tokenizer."""
+
+    @property
+    def special(self) -> Mapping[int, str]:
+        """Control tokens: id -> text. No answer's text shows them."""
+        ...
 
     def encode(self, text: str, special: bool = True, start: bool = False) -> IntArray:
         """Ids of a text; ``special``: read control tokens written in it as such; ``start``: add a begin token."""
@@ -107,6 +140,9 @@ class Engine:
         self.tokenizer = tokenizer
         self.template = template
         self.acceptance: Rule = acceptance
+        for id in eos_ids:
+            if not isinstance(id, int | np.integer) or not 0 <= id < target.info.vocab_size:
+                raise InputError(f"eos_ids has {shown(id)}; valid ids are 0..{target.info.vocab_size - 1}")
         self.eos_ids = tuple(int(t) for t in eos_ids)
         self.parts = Parts(target, tuple(drafters), meter)
         self._names = tuple(name for name, _ in drafters)
@@ -114,94 +150,51 @@ class Engine:
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
         self._number = 0
+        self._turning = False
         self._lock = threading.RLock()
 
     # ---- what callers use -------------------------------------------------------------------------------
 
-    def generate(
-        self,
-        prompt: Prompt,
-        sampling: Sampling | None = None,
-        *,
-        max_tokens: int = 512,
-        stop: str | Sequence[str] = (),
-        include_stop: bool = False,
-        ignore_eos: bool = False,
-        prediction: Prompt | None = None,
-        draft: bool = True,
-        logprobs: int | None = None,
-        explain: bool = False,
-    ) -> Result:
+    def generate(self, prompt: Prompt, sampling: Sampling | None = None, **options: Unpack[Options]) -> Result:
         """Answer one prompt (text, or token ids).
 
         Args:
             prompt: text is read as it stands, control tokens included; use ``render`` for a conversation.
             sampling: greedy when None.
-            max_tokens: tokens of the answer at most.
-            stop: one or more stop strings.
-            include_stop: keep the stop string in the text.
-            ignore_eos: go on behind end tokens.
-            prediction: what the answer is expected to be, as a whole or in parts; costs nothing when wrong.
-            draft: False decodes plainly.
-            logprobs: report the target's log-probabilities and that many alternatives.
-            explain: put the target's probability of every drafted token in the step records.
+            options: see ``Options``.
 
         Raises:
             InputError: a value cannot be honoured; nothing was started.
         """
-        (result,) = self.generate_all(
-            [prompt], sampling, max_tokens=max_tokens, stop=stop, include_stop=include_stop, ignore_eos=ignore_eos,
-            prediction=prediction, draft=draft, logprobs=logprobs, explain=explain,
-        )  # fmt: skip
+        (result,) = self.generate_all([prompt], sampling, **options)
         return result
 
     def generate_all(
         self,
         prompts: Sequence[Prompt],
         sampling: Sampling | Sequence[Sampling] | None = None,
-        *,
-        max_tokens: int = 512,
-        stop: str | Sequence[str] = (),
-        include_stop: bool = False,
-        ignore_eos: bool = False,
-        prediction: Prompt | None = None,
-        draft: bool = True,
-        logprobs: int | None = None,
-        explain: bool = False,
+        **options: Unpack[Options],
     ) -> list[Result]:
-        """Answer several prompts together, as many at a time as there are slots; see ``generate``."""
+        """Answer several prompts together, as many at a time as there are slots; see ``generate``.
+
+        An answer that fails does not stop the others: the first error is raised when all have ended, with a note of
+        which prompts it was that failed. Where every answer counts, ``stream`` each prompt.
+        """
         samplings = [sampling] * len(prompts) if not isinstance(sampling, Sequence) else list(sampling)
         if len(samplings) != len(prompts):
             raise InputError(f"{len(samplings)} samplings were given for {len(prompts)} prompts")
-        requests = [
-            self._request(
-                p, s or Sampling(), max_tokens, stop, include_stop, ignore_eos, prediction,
-                Switches(draft, logprobs, explain),
-            )
-            for p, s in zip(prompts, samplings, strict=True)
-        ]  # fmt: skip
-        return self._run(requests)
+        return self._run([self._request(p, s, **options) for p, s in zip(prompts, samplings, strict=True)])
 
     def stream(
-        self,
-        prompt: Prompt,
-        sampling: Sampling | None = None,
-        *,
-        max_tokens: int = 512,
-        stop: str | Sequence[str] = (),
-        include_stop: bool = False,
-        ignore_eos: bool = False,
-        prediction: Prompt | None = None,
-        draft: bool = True,
-        logprobs: int | None = None,
-        explain: bool = False,
+        self, prompt: Prompt, sampling: Sampling | None = None, **options: Unpack[Options]
     ) -> Generator[Chunk, None, None]:
         """Answer one prompt step by step; see ``generate``. Closing the iterator cancels the request."""
-        request = self._request(
-            prompt, sampling or Sampling(), max_tokens, stop, include_stop, ignore_eos, prediction,
-            Switches(draft, logprobs, explain),
-        )  # fmt: skip
-        return self._chunks(request)
+        return self._chunks(self._request(prompt, sampling, **options))
+
+    @property
+    def reads_prediction(self) -> bool:
+        """Whether a drafter is loaded that reads the ``prediction`` of a request."""
+        return any(drafter.reads_prediction for _, drafter in self.parts.drafters)
 
     def render(self, messages: str | Sequence[Message]) -> IntArray:
         """Token ids of a conversation (or of one user message) under the target's chat template."""
@@ -213,6 +206,7 @@ class Engine:
     def close(self) -> None:
         """Cancel what runs and give the target's slots back."""
         with self._lock:
+            self._refuse_inside()
             for request in [*self._running, *self._waiting]:
                 request.output.finish = request.output.finish or "cancelled"
                 self._leave(request)
@@ -229,33 +223,42 @@ class Engine:
     def _request(
         self,
         prompt: Prompt,
-        sampling: Sampling,
-        max_tokens: int,
-        stop: str | Sequence[str],
-        include_stop: bool,
-        ignore_eos: bool,
-        prediction: Prompt | None,
-        switches: Switches,
+        sampling: Sampling | None,
+        *,
+        max_tokens: int = 512,
+        stop: str | Sequence[str] = (),
+        include_stop: bool = False,
+        ignore_eos: bool = False,
+        prediction: Prompt | None = None,
+        draft: bool = True,
+        logprobs: int | None = None,
+        explain: bool = False,
     ) -> Request:
         """Check everything that was asked for, before anything is started."""
         info = self.target.info
+        sampling = sampling or Sampling()
         tokens = self._ids("prompt", prompt)
         if not len(tokens):
             raise InputError("the prompt is empty; give at least one token")
         if len(tokens) >= info.context:
             raise ContextTooLong(len(tokens), info.context)
-        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool):
-            raise InputError(f"max_tokens is {max_tokens!r}; it must be a whole number, 0 or more")
-        if switches.logprobs is not None and not 0 <= switches.logprobs <= MAX_LOGPROBS:
-            raise InputError(f"logprobs is {switches.logprobs}; it must lie in 0..{MAX_LOGPROBS}")
+        if not _whole(max_tokens):
+            raise InputError(f"max_tokens is {shown(max_tokens)}; it must be a whole number, 0 or more")
+        if logprobs is not None and not (_whole(logprobs) and 0 <= logprobs <= MAX_LOGPROBS):
+            raise InputError(f"logprobs is {shown(logprobs)}; it must be a whole number in 0..{MAX_LOGPROBS}")
+        room = info.context - len(tokens)
+        if sampling.min_tokens > room:
+            raise InputError(f"min_tokens is {sampling.min_tokens}; behind the prompt the context has room for {room}")
         ends = frozenset(sampling.stop_token_ids) | (frozenset() if ignore_eos else frozenset(self.eos_ids))
         stops = Stops(
-            max_tokens=min(max_tokens, info.context - len(tokens)) if max_tokens >= 0 else max_tokens,
+            max_tokens=min(max_tokens, room),
             strings=(stop,) if isinstance(stop, str) else tuple(stop),
             token_ids=ends,
-            min_tokens=min(sampling.min_tokens, max(max_tokens, 0)),
+            min_tokens=sampling.min_tokens,
             include=include_stop,
         )
+        self._check_strings(stops.strings)
+        expected = None if prediction is None else self._expected(prediction, draft)
         seed = sampling.seed if sampling.seed is not None else secrets.randbits(63)
         target_noise = Noise(seed, Stream.TARGET)
         with self._lock:
@@ -265,13 +268,36 @@ class Engine:
                 prompt=tokens,
                 sampler=Sampler(sampling, info.vocab_size, tuple(ends), tokens, target_noise),
                 output=Output(stops, self.tokenizer.incremental(tokens.tolist()) if self.tokenizer else None),
-                switches=switches,
+                switches=Switches(draft, logprobs, explain),
                 rule=self.acceptance,
                 draft_noise=target_noise if self.acceptance == "coupled" else Noise(seed, Stream.DRAFT),
                 accept_noise=Noise(seed, Stream.ACCEPT),
                 drafters=self._names,
-                prediction=None if prediction is None else self._ids("prediction", prediction),
+                prediction=expected,
             )
+
+    def _check_strings(self, strings: Sequence[str]) -> None:
+        """Refuse stop strings that no text ever holds."""
+        controls = {text: id for id, text in self.tokenizer.special.items()} if strings and self.tokenizer else {}
+        for string in strings:
+            if string in controls:
+                raise InputError(
+                    f"stop string {shown(string)} is a control token, which has no text; "
+                    f"give stop_token_ids=({controls[string]},) in the sampling instead"
+                )
+
+    def _expected(self, prediction: Prompt, draft: bool) -> IntArray:
+        """Token ids of a prediction that some drafter will read."""
+        if not draft:
+            raise InputError("a prediction is read by drafters only, and draft is False; leave one of them out")
+        if not self.reads_prediction:
+            loaded = ", ".join(self._names) or "none"
+            raise InputError(f"a prediction needs a drafter that reads it, such as prediction; loaded: {loaded}")
+        ids = self._ids("prediction", prediction)
+        if len(ids) > self.target.info.context:
+            limit = self.target.info.context
+            raise InputError(f"the prediction has {len(ids)} tokens, the context holds {limit}; give what comes next")
+        return ids
 
     def _ids(self, what: str, prompt: Prompt) -> IntArray:
         """Token ids of a prompt or prediction."""
@@ -294,11 +320,16 @@ class Engine:
             self._waiting.extend(requests)
         try:
             while not all(r.done for r in requests):
-                self._advance()
+                self._advance(requests)
         finally:
             with self._lock:
                 for request in requests:
                     self._leave(request)
+        failed = [i for i, r in enumerate(requests) if r.error is not None]
+        if failed and len(requests) > 1:
+            error = requests[failed[0]].error
+            assert error is not None
+            error.add_note(f"failed of prompts 0 to {len(requests) - 1}: {', '.join(map(str, failed))}")
         return [_result(r) for r in requests]
 
     def _chunks(self, request: Request) -> Generator[Chunk, None, None]:
@@ -308,7 +339,7 @@ class Engine:
         try:
             while True:
                 while not request.chunks and not request.done:
-                    self._advance()
+                    self._advance([request])
                 if request.error is not None:
                     raise request.error
                 if not request.chunks:  # an answer of no tokens
@@ -322,65 +353,118 @@ class Engine:
             with self._lock:
                 self._leave(request)
 
-    def _advance(self) -> None:
-        """Admit who waits while there are slots, then turn the loop once for all who run."""
+    def _advance(self, awaited: Sequence[Request]) -> None:
+        """Turn the loop once for all who run, then take out who has ended."""
         with self._lock:
-            while self._waiting and self._slots.free:
-                self._admit(self._waiting.popleft())
-            self._running = [r for r in self._running if not r.done]
-            if not self._running:
+            if all(r.done for r in awaited):  # another thread was first
                 return
+            self._refuse_inside()
+            self._turning = True
             try:
-                step(self.parts, self._running)
-            except BaseException as error:
-                # A forward that was cut short leaves caches in doubt: none of these slots is used again as it is.
-                for request in [*self._running]:
-                    self._fail(request, error)
-                raise
-            for request in [r for r in self._running if r.done]:
-                self._leave(request)
+                self._turn()
+            finally:
+                try:
+                    while gone := next((r for r in self._running if r.done), None):
+                        self._remove(gone)
+                finally:
+                    self._turning = False
+
+    def _turn(self) -> None:
+        """Admit who waits while there are slots, go on with their prompts, and step those whose prompt is whole."""
+        while self._waiting and self._slots.free:
+            self._admit(self._waiting.popleft())
+        if not self._running:
+            raise AuguryError("nothing runs, and an answer that is waited for has not ended")
+        room = PREFILL_TOKENS
+        for request in tuple(self._running):
+            if room > 0 and not request.ready and not request.done:
+                room -= self._fill(request, room)
+        batch = tuple(r for r in self._running if r.ready and not r.done)
+        if not batch:
+            return
+        try:
+            step(self.parts, batch)
+        except BaseException as error:
+            # A forward that was cut short leaves caches in doubt: none of these slots is used again as it is.
+            for request in batch:
+                self._fail(request, error)
+            raise
 
     def _admit(self, request: Request) -> None:
-        """Give a request a slot, fill its cache up to the root, and tell the drafters."""
+        """Give a request a slot."""
         if request.done:
             return
-        held = request.tokens[:-1]
-        request.slot, shared = self._slots.take(held)
         self._running.append(request)
-        request.record.cached_tokens = shared
-        clock = time.perf_counter()
         try:
-            self.target.prefill(request.slot, held[shared:])
+            request.slot, request.filled = self._slots.take(request.tokens[:-1])
         except BaseException as error:
             self._fail(request, error)
             if not isinstance(error, Exception):
                 raise
-            return
-        request.record.prefill_ms = 1e3 * (time.perf_counter() - clock)
-        begin(self.parts.drafters, request)
+        request.record.cached_tokens = request.filled
+
+    def _fill(self, request: Request, room: int) -> int:
+        """Compute at most ``room`` more tokens of a prompt, up to the root; gives how many. Then tell the drafters."""
+        held = request.tokens[:-1]
+        chunk = held[request.filled : request.filled + room]
+        clock = time.perf_counter()
+        try:
+            if len(chunk):
+                self.target.prefill(request.slot, chunk)
+        except BaseException as error:
+            self._fail(request, error)
+            if not isinstance(error, Exception):
+                raise
+            return len(chunk)
+        request.filled += len(chunk)
+        request.record.prefill_ms += 1e3 * (time.perf_counter() - clock)
+        if request.filled == len(held):
+            request.ready = True
+            begin(self.parts.drafters, request, self.parts.asking)
+        return len(chunk)
 
     def _fail(self, request: Request, error: BaseException) -> None:
         """End a request whose cache is in doubt; who waits for it, in whatever thread, gets the error."""
         interrupted = AuguryError("the answer was cut off: the step it shared was interrupted")
         request.error = request.error or (error if isinstance(error, Exception) else interrupted)
-        self._leave(request, trust=False)
+        request.doubtful = True
 
-    def _leave(self, request: Request, trust: bool = True) -> None:
-        """Take a request out, finished or not. Does nothing the second time."""
+    def _leave(self, request: Request) -> None:
+        """Nobody waits for a request any more: take it out, finished or not. Does nothing the second time."""
+        if self._turning and request in self._running:
+            # Drafters, processors and the garbage collector may close a stream in the middle of a step. The step
+            # goes on with all it began with.
+            request.abandoned = True
+        else:
+            self._remove(request)
+
+    def _remove(self, request: Request) -> None:
+        """Take a request out and give its slot back. Does nothing the second time."""
         if request in self._waiting:
             self._waiting.remove(request)
         if request in self._running:
             self._running.remove(request)
         if request.record.finish is None:
             request.record.finish = request.output.finish or ("error" if request.error else "cancelled")
-        if request.slot < 0:
+        slot, request.slot = request.slot, -1
+        if slot < 0:
             return
-        end(self.parts.drafters, request)
-        if trust:
-            self._slots.give(request.slot, request.tokens)
-        else:
-            self._slots.drop(request.slot)
-        request.slot = -1
+        try:
+            end(self.parts.drafters, request)
+        finally:
+            if request.doubtful:
+                self._slots.drop(slot)
+            else:
+                self._slots.give(slot, request.tokens)
+
+    def _refuse_inside(self) -> None:
+        """Refuse to work while at work: drafters and processors are called in a step, and may not call back."""
+        if self._turning:
+            raise AuguryError("the engine was called from within one of its own steps")
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _result(request: Request) -> Result:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from augury.accept import RULES, walk
-from augury.budget import choose
+from augury.budget import Costs, choose
 from augury.drafters.drafter import Observation
+from augury.engine.asking import ENGINE_WEIGHT, Asking
 from augury.engine.costs import Meter
-from augury.engine.drafting import Named, observe, propose
-from augury.engine.request import Chunk, Request, TokenLogprob
+from augury.engine.drafting import Named, Offer, observe, propose
+from augury.engine.request import Chunk, Request, TokenLogprob, frozen
 from augury.engine.trust import Trust
 from augury.models.target import Target
 from augury.record import StepRecord
@@ -33,6 +34,7 @@ class Parts:
     drafters: Named
     meter: Meter | None
     trust: Trust = field(default_factory=Trust)
+    asking: Asking = field(default_factory=Asking)
 
 
 def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
@@ -41,10 +43,10 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
     committed = [r.length - 1 for r in batch]
     costs = parts.meter.costs if parts.meter else None
     offers = [
-        propose(parts.drafters, r, parts.target.info, costs.useful_nodes(n) if costs else MAX_NODES)
+        propose(parts.drafters, r, parts.target.info, costs.useful_nodes(n) if costs else MAX_NODES, parts.trust, costs)
         for r, n in zip(batch, committed, strict=True)
     ]
-    trees = choose([parts.trust.temper(tree) for tree, _ in offers], costs, committed)
+    trees = choose([offer.tree for offer in offers], costs, committed)
     draft_ms = clock.lap()
 
     slots = [r.slot for r in batch]
@@ -67,17 +69,19 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
         hidden = rows.hidden[j] if rows.hidden is not None else None
         wanted = _logprobs(request, tree, paths[j], emitted[j], logits)
         if request.error is None:
-            parts.trust.learn(tree, paths[j])
-            seen = Observation(tree, paths[j], np.asarray(emitted[j], np.int32), logits, hidden)
-            observe(parts.drafters, request, seen)
+            parts.trust.learn(offers[j].tree, tree, paths[j])
+            if costs:
+                _learn_asking(parts, request, offers[j], len(tree) + 1, len(emitted[j]), costs)
+            if request.opened:
+                observe(parts.drafters, request, _seen(tree, paths[j], emitted[j], logits, hidden))
         record = StepRecord(
             position=committed[j],
             root=int(request.tokens[committed[j]]),
-            tree=tree,
+            tree=tree if not tree.laws else DraftTree(tree.tokens, tree.parents, tree.survival, tree.source),
             path=paths[j],
             emitted=emitted[j],
-            proposals=offers[j][1],
-            reason=_reason(request, offers[j][0], tree, parts),
+            proposals=offers[j].proposals,
+            reason=None if len(tree) else offers[j].reason or "the guesses were not worth their rows",
             rows=count,
             draft_ms=draft_ms,
             verify_ms=verify_ms,
@@ -85,6 +89,8 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
             commit_ms=commit_ms,
             rest_ms=clock.lap(),
             probabilities=chances[j],
+            # A law is as wide as the vocabulary, and records are kept for the whole answer.
+            sampled={node: float(law[tree.tokens[node]]) for node, law in tree.laws.items()},
         )
         records.append(record)
         _deliver(request, record, wanted)
@@ -149,30 +155,38 @@ def _emit(request: Request, tree: DraftTree, path: Path) -> tuple[int, ...]:
     return tuple(tokens)
 
 
-def _reason(request: Request, offered: DraftTree, tree: DraftTree, parts: Parts) -> str | None:
-    """Why nothing was drafted in this step."""
-    if len(tree):
-        return None
-    if not parts.drafters:
-        return "no drafter is loaded"
-    if not request.switches.draft:
-        return "drafting is off for this request"
-    if len(request.benched) == len(parts.drafters):
-        return "; ".join(f"{parts.drafters[i][0]} is left out: {why}" for i, why in request.benched.items())
-    return "the guesses were not worth their rows" if len(offered) else "no drafter had a guess"
+def _learn_asking(parts: Parts, request: Request, offer: Offer, rows: int, tokens: int, costs: Costs) -> None:
+    """Note what a step brought with the drafters that were asked; its time as if the request were alone."""
+    ms = float(costs.step(np.array([rows]), np.array([float(rows * request.length)]))[0])
+    for index, own_ms in offer.asked:
+        request.asking.learn(index, own_ms, tokens, ms)
+        parts.asking.learn(index, own_ms, tokens, ms, ENGINE_WEIGHT)
+
+
+def _seen(
+    tree: DraftTree, path: Path, emitted: tuple[int, ...], logits: FloatArray, hidden: FloatArray | None
+) -> Observation:
+    """What a step brought, in arrays that drafters cannot write to."""
+    for array in (tree.tokens, tree.parents, tree.survival, tree.source):
+        array.flags.writeable = False
+    tokens = frozen(np.asarray(emitted, np.int32))
+    return Observation(tree, path, tokens, frozen(logits), None if hidden is None else frozen(hidden))
 
 
 def _logprobs(
     request: Request, tree: DraftTree, path: Path, emitted: tuple[int, ...], logits: FloatArray
 ) -> tuple[TokenLogprob, ...]:
-    """The target's log-probabilities of the emitted tokens."""
+    """The target's log-probabilities of the emitted tokens; a row that has none ends the request, not the batch."""
     if request.switches.logprobs is None:
         return ()
     rows = [0] + [i + 1 for i in path.nodes]
     found = []
-    for token, row in zip(emitted, rows, strict=False):
-        value, top = logprobs(logits[row], token, request.switches.logprobs)
-        found.append(TokenLogprob(token, value, tuple(top)))
+    try:
+        for token, row in zip(emitted, rows, strict=False):
+            value, top = logprobs(logits[row], token, request.switches.logprobs)
+            found.append(TokenLogprob(token, value, tuple(top)))
+    except Exception as error:
+        request.error = error
     return tuple(found)
 
 

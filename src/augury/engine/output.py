@@ -119,8 +119,12 @@ class Output:
         if not armed:
             self._searched = len(self.text)
             return
-        begin = max(self._searched - self._longest + 1, 0)
-        hits = [(at, s) for s in self.stops.strings if (at := self.text.find(s, begin)) >= 0]
+        hits = []
+        for stop in self.stops.strings:
+            # It ends beyond what was searched or protected before; a longer one may begin deeper in that.
+            at = self.text.find(stop, max(self._searched - len(stop) + 1, 0))
+            if at >= 0:
+                hits.append((at, stop))
         self._searched = len(self.text)
         if hits:
             at, found = min(hits, key=lambda hit: (hit[0], -len(hit[1])))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from augury.drafters.drafter import Rule, View
+from augury.engine.asking import Asking
 from augury.engine.output import Output
 from augury.record import FinishReason, RequestRecord, StepRecord
 from augury.sampling import Noise, Sampler
-from augury.tree import IntArray
+from augury.tree import FloatArray, IntArray
+
+Shown = TypeVar("Shown", IntArray, FloatArray)
 
 
 @dataclass(frozen=True)
@@ -93,12 +97,25 @@ class Request:
         self.slot = -1
         self.chunks: deque[Chunk] = deque()
         self.error: Exception | None = None
+        self.filled = 0
+        """Tokens of the prompt that are in the cache; before the first step it must be all but the last."""
+        self.ready = False
+        """Whether it takes part in steps: its prompt is in the cache, and the drafters have seen it."""
+        self.doubtful = False
+        """Whether its cache may hold anything at all."""
+        self.abandoned = False
+        """Whether nobody waits for it any more."""
+        self.asking = Asking()
+        """Which drafters pay in this request."""
+        self.opened: set[int] = set()
+        """Drafters (by index) that were shown the request and not yet told to forget it."""
         self.benched: dict[int, str] = {}
         """Drafters (by index) that broke their contract too often in this request, and how."""
         self.faults: dict[int, int] = {}
-        self._buffer = [np.empty(2 * len(prompt) + 64, np.int32)]
+        self._buffer = np.empty(2 * len(prompt) + 64, np.int32)
+        self._shown = [frozen(self._buffer)]
         self._length = [len(prompt)]
-        self._buffer[0][: len(prompt)] = prompt
+        self._buffer[: len(prompt)] = prompt
         self.views = tuple(
             View(
                 number,
@@ -107,8 +124,9 @@ class Request:
                 seat,
                 draft_noise,
                 sampler.temperature,
-                prediction,
-                self._buffer,
+                None if prediction is None else frozen(prediction),
+                sampler.guess,
+                self._shown,
                 self._length,
             )
             for seat in range(len(drafters))
@@ -123,24 +141,31 @@ class Request:
     @property
     def tokens(self) -> IntArray:
         """i32[length]; a view."""
-        return self._buffer[0][: self._length[0]]
+        return self._buffer[: self._length[0]]
 
     @property
     def root(self) -> int:
         """The last committed token."""
-        return int(self._buffer[0][self._length[0] - 1])
+        return int(self._buffer[self._length[0] - 1])
 
     @property
     def done(self) -> bool:
-        """Whether the answer has ended."""
-        return self.output.finish is not None or self.error is not None
+        """Whether nothing more is to come."""
+        return self.output.finish is not None or self.error is not None or self.abandoned
 
     def append(self, tokens: IntArray) -> None:
         """Add emitted tokens."""
         need = self._length[0] + len(tokens)
-        if need > len(self._buffer[0]):
+        if need > len(self._buffer):
             grown = np.empty(2 * need, np.int32)
             grown[: self._length[0]] = self.tokens
-            self._buffer[0] = grown
-        self._buffer[0][self._length[0] : need] = tokens
+            self._buffer, self._shown[0] = grown, frozen(grown)
+        self._buffer[self._length[0] : need] = tokens
         self._length[0] = need
+
+
+def frozen(array: Shown) -> Shown:
+    """The same array as drafters may see it: not to be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,44 +1,65 @@
-"""How far stated survival is to be believed, learnt from the nodes that were verified.
+"""How far each drafter's stated survival is to be believed, learnt from the nodes that were verified.
 
 Drafters calibrate themselves on all text. The budget then picks the nodes that look best, and what looks best among
-many estimates is on average overestimated (the winner's curse; Smith and Winkler 2006). So the engine raises survival
-to a power g, learnt where it matters: on the nodes that were picked. With S stated and y = 1 for an accepted node, each
-step moves g by one damped Newton step on the log-likelihood of y under S^g. The order of nodes never changes.
+many estimates is on average overestimated (the winner's curse; Smith and Winkler 2006); and a drafter of the user's own
+may be calibrated badly or not at all. So the engine raises the survival that a drafter states to a power g of its own,
+learnt where it matters: on the nodes that were picked. With S stated and y = 1 for an accepted node, each step moves
+log g by one damped Newton step on the log-likelihood of y under S^g. The order of one drafter's nodes never changes.
+
+A drafter that is believed too little to be verified could never prove itself again: while none of its nodes is picked,
+its power drifts back to the start.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 from augury.tree import DraftTree, Path
 
-_START, _LOWEST, _HIGHEST = 1.2, 0.8, 2.5
-_PRIOR = 30.0  # curvature at the start: some fifty nodes weigh as much
+_START, _LOWEST, _HIGHEST = 1.2, 0.8, 40.0
+_PRIOR = 8.0  # curvature at the start: some twenty even chances weigh as much
 _FADE = 0.995  # of the curvature, each step: what was learnt a thousand steps ago is forgotten
+_DRIFT = 0.002  # back to the start, each step without a verified node
 
 
 class Trust:
-    """The power g of one engine."""
+    """The powers of one engine's drafters, f64[256] by their place."""
 
     def __init__(self) -> None:
-        self.power = _START
-        self._curvature = _PRIOR
+        self.powers = np.full(256, _START)
+        self._curvatures = np.full(256, _PRIOR)
 
     def temper(self, tree: DraftTree) -> DraftTree:
         """The tree with survival as it is to be believed."""
         if not len(tree):
             return tree
-        survival = (tree.survival.astype(np.float64) ** self.power).astype(np.float32)
+        survival = (tree.survival.astype(np.float64) ** self.powers[tree.source]).astype(np.float32)
+        if (tree.source != tree.source[0]).any():  # a child of another drafter may be believed more than its parent
+            for i, parent in enumerate(tree.parents.tolist()):
+                if parent >= 0:
+                    survival[i] = min(survival[i], survival[parent])
         return DraftTree(tree.tokens, tree.parents, survival, tree.source, tree.laws)
 
-    def learn(self, tree: DraftTree, path: Path) -> None:
-        """Learn from a verified tree whose survival came from ``temper``."""
-        if not len(tree):
-            return
-        p = np.clip(tree.survival.astype(np.float64), 1e-4, 1.0 - 1e-3)
-        stated = np.log(p) / self.power
-        accepted = np.zeros(len(tree))
-        accepted[list(path.nodes)] = 1.0
-        slope = float(np.sum(stated * (accepted - p) / (1.0 - p)))
-        self._curvature = _FADE * self._curvature + float(np.sum(stated**2 * p / (1.0 - p)))
-        self.power = float(np.clip(self.power + slope / self._curvature, _LOWEST, _HIGHEST))
+    def learn(self, offered: DraftTree, tree: DraftTree, path: Path) -> None:
+        """Learn from what was verified of a tempered tree.
+
+        Args:
+            offered: what ``temper`` gave.
+            tree: what of it was verified.
+            path: the accepted nodes of ``tree``.
+        """
+        for source in np.unique(offered.source).tolist():
+            own = np.flatnonzero(tree.source == source)
+            power = float(self.powers[source])
+            if not len(own):
+                self.powers[source] += _DRIFT * (_START - power)
+                continue
+            p = np.clip(tree.survival[own].astype(np.float64), 1e-4, 1.0 - 1e-3)
+            log = np.log(p)  # power times the log of what was stated
+            accepted = np.isin(own, np.asarray(path.nodes, np.intp))
+            slope = float(np.sum(log * (accepted - p) / (1.0 - p)))
+            self._curvatures[source] = _FADE * self._curvatures[source] + float(np.sum(log**2 * p / (1.0 - p)))
+            change = math.exp(min(max(slope / self._curvatures[source], -1.0), 1.0))
+            self.powers[source] = min(max(power * change, _LOWEST), _HIGHEST)

@@ -124,8 +124,8 @@ def _node(record: StepRecord, node: int, fate: Fate, drafters: Sequence[str], to
     parts = [legible(token(int(tree.tokens[node]))), drafter, f"survival {tree.survival[node]:.2f}"]
     if record.probabilities is not None:
         parts.append(f"p {record.probabilities[node]:.3f}")
-    if node in tree.laws:
-        parts.append(f"q {tree.laws[node][tree.tokens[node]]:.3f}")
+    if node in record.sampled:
+        parts.append(f"q {record.sampled[node]:.3f}")
     return Text.assemble((fate, _STYLE[fate]), "  " + "  ".join(parts))
 
 
@@ -137,7 +137,9 @@ def _times(record: StepRecord) -> str:
 
 def _offers(record: StepRecord) -> str:
     offers = [
-        f"{p.drafter} {p.nodes} in {p.ms:.2f} ms" + (f" (dropped: {p.fault})" if p.fault else "")
+        f"{p.drafter} not asked ({p.unasked})"
+        if p.unasked
+        else f"{p.drafter} {p.nodes} in {p.ms:.2f} ms" + (f" (dropped: {p.fault})" if p.fault else "")
         for p in record.proposals
     ]
     return f"offered: {', '.join(offers)}; verified: {record.drafted}"

@@ -18,7 +18,7 @@ class DrafterFigures:
         drafted: of these, how many were verified in its name.
         accepted: of these, how many were accepted and emitted.
         ms: time of all its proposals.
-        faults: proposals that were dropped because it broke its contract.
+        faults: steps without it because it broke its contract: its proposal was dropped, or it was left out.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Figures:
 
     Attributes:
         cached_tokens: prompt tokens that were found in the cache and not computed again.
-        mean_acceptance_length: tokens per step, bonus included; None without steps.
+        mean_acceptance_length: 1 + accepted / steps, see ``RequestRecord.acceptance_length``; None without steps.
         draft_acceptance_rate: accepted / drafted, bonus excluded; None when nothing was drafted.
         acceptance_histogram: index j: steps that accepted exactly j draft tokens.
         rest_ms: time of the steps that was neither drafting nor verifying.

@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 
+from augury.errors import InputError
 from augury.models.target import Target
 from augury.tree import IntArray
 
 
 class Slots:
-    """The target's slots, each with the tokens its cache holds while no request uses it."""
+    """The target's slots, each with the tokens its cache holds while no request uses it.
+
+    Raises:
+        InputError: ``count`` is no number of slots that the target can open.
+    """
 
     def __init__(self, target: Target, count: int) -> None:
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise InputError(f"slots is {count!r}; it must be a whole number, 1 or more")
+        opened: list[int] = []
+        try:
+            while len(opened) < count:
+                opened.append(target.open())
+        except InputError as error:
+            raise InputError(f"slots is {count}, and the target can open {len(opened)} now: {error}") from None
+        finally:
+            for slot in opened:
+                target.release(slot)
         self._target = target
         self._count = count
         self._idle: dict[int, IntArray] = {}  # in order of last use
@@ -24,19 +40,25 @@ class Slots:
 
     def take(self, tokens: IntArray) -> tuple[int, int]:
         """A slot for a request whose committed tokens will be ``tokens``: (slot, how many it already holds)."""
-        shared = {slot: _common(cached, tokens) for slot, cached in self._idle.items()}
+        shared = {slot: common(cached, tokens) for slot, cached in self._idle.items()}
         best = max(shared, key=lambda slot: shared[slot], default=-1)
         fresh = len(self._idle) + len(self._busy) < self._count
-        # Conversations that only share their system prompt keep their slots while there are unused ones.
-        if best >= 0 and shared[best] > 0 and (not fresh or 2 * shared[best] >= len(self._idle[best])):
-            slot, length = best, shared[best]
+        # Conversations that only share their system prompt keep their slots while there are unused ones. A prompt that
+        # is asked again finds its own, however long the answer was.
+        found = shared.get(best, 0)
+        if found > 0 and (not fresh or found == len(tokens) or 2 * found >= len(self._idle[best])):
+            slot, length = best, found
         elif fresh:
             slot, length = self._target.open(), 0
         else:
             slot, length = next(iter(self._idle)), 0
         self._idle.pop(slot, None)
         self._busy.add(slot)
-        self._target.truncate(slot, length)
+        try:
+            self._target.truncate(slot, length)
+        except BaseException:
+            self.drop(slot)
+            raise
         return slot, length
 
     def give(self, slot: int, tokens: IntArray) -> None:
@@ -57,7 +79,7 @@ class Slots:
         self._busy.clear()
 
 
-def _common(a: IntArray, b: IntArray) -> int:
+def common(a: IntArray, b: IntArray) -> int:
     """Length of the common beginning."""
     n = min(len(a), len(b))
     different = np.flatnonzero(a[:n] != b[:n])

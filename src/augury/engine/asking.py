@@ -1,0 +1,99 @@
+"""Which drafters are asked in a step: those that are expected to earn the time they take.
+
+A drafter that takes less than ``CHEAP`` of a plain step is always asked. A dearer one is asked after the cheap ones,
+when what steps with it brought per millisecond beats what the cheap guesses at hand promise::
+
+    (tokens with it + doubt) / (its own ms + ms of such a step)  >  HURDLE * tokens / ms  of the best step without it
+
+All on the left are running means over the steps in which it was asked, those of the engine as long as the request has
+none of its own. ``doubt`` shrinks as the request's own steps count (optimism in the face of uncertainty; Lai and
+Robbins 1985), so that every request tries it some times. A drafter that was not asked for long is asked once, so rarely
+that all such probes together cost at most ``PROBES`` of the time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from augury.budget import HURDLE
+
+CHEAP = 0.03
+"""Share of a plain step; below, finding out whether it pays costs more than it does."""
+
+PROBES = 0.02
+"""Share of the time that may go to asking drafters that are not believed to pay."""
+
+_DOUBT = 0.6  # tokens that a drafter may bring more than it did, for all that one step tells
+ENGINE_WEIGHT, OWN_WEIGHT = 0.02, 0.1
+"""Weight of a new step in the means of the engine, and of a request."""
+
+
+@dataclass
+class Means:
+    """Running means over the steps in which one drafter was asked.
+
+    Attributes:
+        ms: of its proposals.
+        tokens: emitted by the step.
+        step_ms: of the step, drafting excluded.
+        asked: steps behind these means.
+        own: those of them in this request.
+        idle: steps since it was last asked.
+    """
+
+    ms: float = 0.0
+    tokens: float = 0.0
+    step_ms: float = 0.0
+    asked: int = 0
+    own: int = 0
+    idle: int = 0
+
+    def learn(self, ms: float, tokens: float, step_ms: float, weight: float) -> None:
+        """Add a step."""
+        self.asked += 1
+        self.own += 1
+        self.idle = 0
+        share = max(weight, 1.0 / self.asked)
+        self.ms += share * (ms - self.ms)
+        self.tokens += share * (tokens - self.tokens)
+        self.step_ms += share * (step_ms - self.step_ms)
+
+
+@dataclass
+class Asking:
+    """What one engine, or one request of it, knows of its drafters; by their place."""
+
+    means: dict[int, Means] = field(default_factory=dict)
+
+    def own(self) -> Asking:
+        """For a new request: begins with what the engine knows, as if from a few steps."""
+        few = round(1.0 / OWN_WEIGHT)
+        return Asking({i: Means(m.ms, m.tokens, m.step_ms, min(m.asked, few)) for i, m in self.means.items()})
+
+    def cheap(self, index: int, plain_ms: float) -> bool:
+        """Whether a drafter takes no time worth a decision; not before it was asked once."""
+        known = self.means.get(index)
+        return known is not None and known.ms < CHEAP * plain_ms
+
+    def pays(self, index: int, tokens: float, ms: float, plain_ms: float) -> bool:
+        """Whether to ask a drafter that is not cheap.
+
+        Args:
+            index: its place.
+            tokens: expected of the best step without it.
+            ms: of that step.
+            plain_ms: of a plain step.
+        """
+        known = self.means.setdefault(index, Means())
+        if not known.asked:
+            return True
+        doubt = _DOUBT / math.sqrt(1.0 + known.own)
+        if (known.tokens + doubt) / (known.ms + known.step_ms) > HURDLE * tokens / ms:
+            return True
+        known.idle += 1
+        return known.idle > math.ceil(known.ms / (PROBES * plain_ms))
+
+    def learn(self, index: int, ms: float, tokens: int, step_ms: float, weight: float = OWN_WEIGHT) -> None:
+        """Learn from a step in which a drafter was asked."""
+        self.means.setdefault(index, Means()).learn(ms, float(tokens), step_ms, weight)

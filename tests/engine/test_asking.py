@@ -1,0 +1,111 @@
+"""A drafter is asked when it is expected to earn its time, and never costs much when it does not."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from augury.budget import Costs
+from augury.conformance.toys import Half, ToyTarget, liar, oracle
+from augury.engine.asking import PROBES, Asking
+from augury.engine.costs import Meter
+from augury.engine.engine import Engine
+
+V = 5
+PROMPT = [1, 2, 3, 1]
+
+
+def answer(n):
+    return Engine(ToyTarget(V)).generate(PROMPT, max_tokens=n).tokens
+
+
+class Slow(Half):
+    """A drafter that takes some milliseconds for every proposal."""
+
+    ms = 4.0
+    asked = 0
+
+    def propose(self, view, limit):
+        self.asked += 1
+        time.sleep(self.ms / 1e3)
+        return super().propose(view, limit)
+
+
+def measured(*drafters):
+    """An engine that believes a forward of one row to take 10 ms, and to hardly grow."""
+    meter = Meter(tuple(range(1, 66)), np.linspace(10.0, 11.0, 65), 0.0)
+    meter.served = lambda *_: None  # the toy's own times are no guide
+    return Engine(ToyTarget(V), [(f"d{i}", d) for i, d in enumerate(drafters)], meter=meter)
+
+
+def test_a_slow_drafter_that_is_never_right_is_hardly_asked():
+    drafter = Slow(answer(400), 4, [0], V)
+    result = measured(drafter).generate(PROMPT, max_tokens=400)
+    assert drafter.asked * drafter.ms < 2 * PROBES * 400 * 10.0
+    reasons = {p.unasked for step in result.record.steps for p in step.proposals}
+    assert reasons == {None, "it is not expected to earn its time"}
+
+
+def test_a_slow_drafter_that_is_always_right_is_always_asked():
+    drafter = Slow(answer(200), 4, [4], V)
+    result = measured(drafter).generate(PROMPT, max_tokens=200)
+    assert drafter.asked == len(result.record.steps) <= 41
+
+
+def test_a_slow_drafter_is_not_asked_where_a_cheap_one_is_sure():
+    text = answer(300)
+    slow = Slow(text, 2, [2], V)
+    result = measured(Sure(text), slow).generate(PROMPT, max_tokens=300)
+    assert slow.asked < 0.5 * len(result.record.steps)
+
+
+class Sure(Half):
+    """Right for long, says so, and cheap."""
+
+    def __init__(self, text):
+        super().__init__(text, 12, [12], V)
+
+    def propose(self, view, limit):
+        tree = super().propose(view, limit)
+        return type(tree).chain(tree.tokens, np.full(len(tree), 0.99, np.float32))
+
+
+def test_a_drafter_that_begins_to_be_right_is_found_out_by_probes():
+    """Wrong through a whole answer, then right in the next."""
+    text = answer(300)
+    drafter = Slow(text, 4, [0], V)
+    engine = measured(drafter)
+    engine.generate(PROMPT, max_tokens=300)
+    drafter._right, drafter.asked = [4], 0
+    result = engine.generate(PROMPT, max_tokens=300)
+    assert drafter.asked > 0.8 * len(result.record.steps)
+
+
+@pytest.mark.parametrize("make", [liar, oracle])
+def test_without_measured_costs_everyone_is_asked(make):
+    result = Engine(ToyTarget(V), [("d", make(answer(40), 4, V))]).generate(PROMPT, max_tokens=40)
+    assert all(step.proposals[0].nodes for step in result.record.steps[:-1])
+
+
+def test_requests_keep_their_means_apart_and_begin_with_the_engines():
+    engine = Asking()
+    engine.learn(0, 5.0, 1, 10.0)
+    own = engine.own()
+    own.learn(0, 5.0, 9, 10.0)
+    assert engine.means[0].tokens == 1.0
+    assert own.means[0].tokens > 1.0
+    assert not engine.cheap(0, 10.0)
+    assert engine.cheap(0, 1000.0)
+    assert not engine.cheap(1, 1000.0)
+
+
+def test_costs_of_the_promise_are_those_of_one_request():
+    from augury.budget import promise
+    from augury.tree import DraftTree
+
+    costs = Costs(np.array([0.0, 10.0, 10.0, 40.0]), 0.0, 0.0)
+    tokens, ms = promise(DraftTree.chain([1, 2], [0.5, 0.5]), costs, 5)
+    assert (tokens, ms) == (1.5, 10.0)
+    assert promise(DraftTree.empty(), costs, 5) == (1.0, 10.0)

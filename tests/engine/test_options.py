@@ -1,0 +1,125 @@
+"""No option is ignored: what cannot be honoured is refused in one line, before anything starts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tiny import byte_tokenizer
+
+from augury.conformance.toys import Empty, ToyTarget
+from augury.drafters import make
+from augury.engine.engine import Engine
+from augury.errors import InputError
+from augury.models.tokenizer import Tokenizer
+from augury.sampling import Sampling
+
+V = 5
+PROMPT = [1, 2, 3, 1]
+
+
+def engine(*names, context=256, **options):
+    return Engine(ToyTarget(V, context=context), [(name, make(name)) for name in names], **options)
+
+
+REFUSED = {
+    "logprobs, real": (engine, {"logprobs": 1.5}, r"logprobs is 1\.5; it must be a whole number in 0\.\.20"),
+    "logprobs, true": (engine, {"logprobs": True}, "logprobs is True"),
+    "logprobs, text": (engine, {"logprobs": "2"}, "logprobs is '2'"),
+    "max_tokens, true": (engine, {"max_tokens": True}, "max_tokens is True"),
+    "nobody reads": (engine, {"prediction": [1]}, "a prediction needs a drafter that reads it.*loaded: none"),
+    "others read": (lambda: engine("suffix", "ngram"), {"prediction": [1]}, "loaded: suffix, ngram"),
+    "not drafted": (lambda: engine("prediction"), {"prediction": [1], "draft": False}, "draft is False"),
+    "long prediction": (
+        lambda: engine("prediction", context=16),
+        {"prediction": [1] * 17},
+        "the prediction has 17 tokens, the context holds 16",
+    ),
+    "min above max": (engine, {"sampling": Sampling(min_tokens=9), "max_tokens": 8}, "min_tokens is 9, above max_tok"),
+    "min above none": (engine, {"sampling": Sampling(min_tokens=1), "max_tokens": 0}, "min_tokens is 1, above max_tok"),
+    "min above the context": (
+        lambda: engine(context=16),
+        {"sampling": Sampling(min_tokens=13)},
+        "min_tokens is 13; behind the prompt the context has room for 12",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_honoured_is_refused(case):
+    build, options, words = REFUSED[case]
+    one = build()
+    for ask in (one.generate, lambda prompt, **options: one.generate_all([prompt], **options), one.stream):
+        with pytest.raises(InputError, match=words) as caught:
+            ask(PROMPT, **options)
+        assert "\n" not in str(caught.value)
+    assert len(one.generate(PROMPT, max_tokens=4).tokens) == 4
+
+
+def test_an_option_that_is_not_known_is_refused():
+    one = engine()
+    for ask in (one.generate, one.stream, lambda prompt, **options: one.generate_all([prompt], **options)):
+        with pytest.raises(TypeError, match="temperature"):
+            ask(PROMPT, temperature=1.0)
+
+
+def test_a_prediction_as_long_as_the_context_and_min_tokens_at_the_limit_are_honoured():
+    one = engine("prediction", context=16)
+    result = one.generate(PROMPT, Sampling(min_tokens=12), prediction=[1] * 16)
+    assert len(result.tokens) == 12
+
+
+def test_a_drafter_of_ones_own_says_that_it_reads_predictions():
+    class Reads(Empty):
+        reads_prediction = True
+
+        def open(self, view):
+            self.read = view.prediction.tolist()
+
+    mine = Reads()
+    Engine(ToyTarget(V), [("mine", mine)]).generate(PROMPT, max_tokens=2, prediction=[1, 2])
+    assert mine.read == [1, 2]
+
+
+def test_a_stop_string_that_is_a_control_token_is_refused_and_the_other_way_named():
+    one = Engine(ToyTarget(272), tokenizer=Tokenizer(byte_tokenizer()))
+    with pytest.raises(InputError, match=r"'<\|im_end\|>' is a control token.*stop_token_ids=\(257,\)"):
+        one.generate([1], stop=["x", "<|im_end|>"])
+    for text in ("<|im_end", " <|im_end|>", "im_end"):  # these may be written
+        assert one.generate([1], stop=text, max_tokens=2).finish_reason == "length"
+
+
+class Mends:
+    """A processor that makes a law of rows that have none."""
+
+    def __call__(self, history, logits):
+        return np.nan_to_num(logits, nan=0.0)
+
+    def snapshot(self):
+        return None
+
+    def restore(self, state):
+        pass
+
+
+def test_logprobs_that_cannot_be_had_end_their_own_request_only():
+    """A processor may rescue the law of a row, but there are no log-probabilities of the row itself."""
+    target = ToyTarget(V, slots=2)
+    one = Engine(target, slots=2)
+    with Engine(ToyTarget(V)) as alone:
+        answer = alone.generate(PROMPT, max_tokens=12).tokens
+    verify = target.verify
+
+    def damaged(slots, roots, trees):
+        rows = verify(slots, roots, trees)
+        for slot, logits in zip(slots, rows.logits, strict=True):
+            if target._cells[slot][0].token == 4:
+                logits[...] = np.nan
+        return rows
+
+    target.verify = damaged
+    stream = one.stream(PROMPT, max_tokens=12)
+    first = next(stream)
+    with pytest.raises(Exception, match="no finite maximum"):
+        one.generate([4, 4], Sampling(processors=(Mends(),)), max_tokens=5, logprobs=2)
+    assert (*first.tokens, *(t for chunk in stream for t in chunk.tokens)) == answer
+    assert len(one.generate([4, 4], Sampling(processors=(Mends(),)), max_tokens=5).tokens) == 5
