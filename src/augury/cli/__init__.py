@@ -9,10 +9,11 @@ from typing import Annotated
 import typer
 
 import augury
+from augury.cli import index
 from augury.cli.flags import spread
 from augury.cli.terminal import INTERRUPTED, guarded
 
-VERBS = ("generate", "chat", "explain", "check", "info", "bench")
+VERBS = ("generate", "chat", "explain", "check", "info", "drafters", "bench")
 
 app = typer.Typer(
     name="augury",
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 for _verb in VERBS:
     app.command(_verb)(guarded(spread(getattr(importlib.import_module(f"augury.cli.{_verb}"), _verb))))
+app.add_typer(index.app)
 
 
 def _version(wanted: bool) -> None:
