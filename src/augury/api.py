@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from os import PathLike
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
-from augury.drafters import DRAFTERS, make, split
+from augury.drafters import DRAFTERS, check, make, split
 from augury.drafters.drafter import Drafter, Rule
 from augury.engine.engine import Engine
 from augury.errors import InputError, UnknownName
 
+if TYPE_CHECKING:
+    from augury.engine.costs import Meter
+    from augury.models.load import Progress
+
 DEFAULT_DRAFTERS = ("suffix", "prediction")
 """What is asked when nothing is said: both cost microseconds and nothing in memory worth naming."""
-
-Progress = Callable[[str, float], None]
-"""Called with what is being done and the share of it that is done, 0 to 1."""
 
 
 def load(
@@ -58,16 +59,18 @@ def load(
     from augury.engine.costs import profile
     from augury.models.load import load_target
 
-    if max_num_seqs < 1:
-        raise InputError(f"max_num_seqs is {max_num_seqs}; it must be 1 or more")
     if acceptance not in get_args(Rule):
         raise UnknownName("acceptance rule", acceptance, get_args(Rule))
-    seats = _seats(drafters)
+    wanted = _wanted(drafters)
     loaded = load_target(
         model, dtype=dtype, device=device, threads=threads, max_model_len=max_model_len,
         max_num_seqs=max_num_seqs, runner=runner, progress=progress,
     )  # fmt: skip
-    meter = None
+    meter: Meter | None = None
+    seats = _seats(
+        wanted, tokenizer=loaded.tokenizer, vocab_size=loaded.target.info.vocab_size, slots=max_num_seqs,
+        costs=lambda: meter.costs if meter else None,
+    )  # fmt: skip
     if measure and seats:
         meter = profile(
             loaded.target, progress=(lambda share: progress("measuring costs", share)) if progress else None
@@ -78,20 +81,28 @@ def load(
     )  # fmt: skip
 
 
-def _seats(drafters: str | Sequence[str | Drafter]) -> list[tuple[str, Drafter]]:
-    """(name, drafter) of everything asked for, each once."""
-    wanted = split(drafters) if isinstance(drafters, str) else list(drafters)
+def _wanted(drafters: str | Sequence[str | Drafter]) -> list[str | Drafter]:
+    """Everything asked for. What is no name is refused before a model is loaded."""
+    wanted = [one for one in (split(drafters) if isinstance(drafters, str) else drafters) if one != ""]
+    for one in wanted:
+        if isinstance(one, str) and one != "none":
+            check(one)
+    if "none" in wanted and len(wanted) > 1:
+        other = next(one for one in wanted if one != "none")
+        raise InputError(f"drafters name none together with {other}; give one or the other")
+    return [one for one in wanted if one != "none"]
+
+
+def _seats(wanted: Sequence[str | Drafter], **resources: object) -> list[tuple[str, Drafter]]:
+    """(name, drafter) of everything asked for; those of one name are numbered."""
     seats: list[tuple[str, Drafter]] = []
     for one in wanted:
         if isinstance(one, Drafter):
-            seats.append((type(one).__name__.lower(), one))
-        elif one not in ("", "none"):
-            name = one.partition(":")[0]
-            seats.append((name if name in DRAFTERS else ":".join(one.split(":")[:2]), make(one)))
-    if "none" in wanted and seats:
-        raise InputError(f"drafters name none together with {seats[0][0]}; give one or the other")
-    names = [name for name, _ in seats]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"drafter {name} is named twice")
+            name, drafter = type(one).__name__.lower(), one
+        else:
+            known = one.partition(":")[0]
+            name = known if known in DRAFTERS else ":".join(one.split(":")[:2])
+            drafter = make(one, **resources)
+        alike = sum(other.partition("#")[0] == name for other, _ in seats)
+        seats.append((f"{name}#{alike + 1}" if alike else name, drafter))
     return seats

@@ -14,7 +14,8 @@ def view_of(tokens, prediction=None, number=1):
     buffer = [np.asarray(tokens, np.int32).copy()]
     return View(
         number, len(tokens), "coupled", 0, Noise(0, 0), 0.0,
-        None if prediction is None else np.asarray(prediction, np.int32), buffer, [len(tokens)],
+        None if prediction is None else np.asarray(prediction, np.int32), lambda logits, path: logits, buffer,
+        [len(tokens)],
     )  # fmt: skip
 
 

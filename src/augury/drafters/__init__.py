@@ -1,7 +1,8 @@
 """The drafters by name. Nothing is imported until it is named.
 
 A drafter is asked for by a *spec*: a name of ``DRAFTERS``, or ``module:Class`` of a ``Drafter`` of one's own; either
-may be followed by options of its constructor: ``ngram:min=2,max=3``, ``mine.drafters:Mine:depth=4``.
+may be followed by options of its constructor: ``ngram:min=2,max=3``, ``mine.drafters:Mine:depth=4``. An option
+without a name is the first: ``model:smollm2-135m,depth=4``.
 """
 
 from __future__ import annotations
@@ -36,6 +37,15 @@ class DrafterSpec:
 
 
 DRAFTERS: Mapping[str, DrafterSpec] = MappingProxyType({
+    "foreign": DrafterSpec(
+        "augury.drafters.foreign:Foreign", "a smaller model with another tokenizer", "a model: foreign:MODEL"
+    ),
+    "lookahead": DrafterSpec(
+        "augury.drafters.lookahead:Lookahead", "what the target itself guessed for places ahead (Jacobi, lookahead)"
+    ),
+    "model": DrafterSpec(
+        "augury.drafters.model:Model", "a smaller model with the target's tokenizer", "a model: model:MODEL"
+    ),
     "ngram": DrafterSpec(
         "augury.drafters.ngram:Ngram", "what followed the last tokens when they last occurred (prompt lookup)"
     ),
@@ -43,12 +53,34 @@ DRAFTERS: Mapping[str, DrafterSpec] = MappingProxyType({
         "augury.drafters.prediction:Prediction", "the text the caller expects, re-aligned after differences",
         "a prediction in the request",
     ),
+    "recycle": DrafterSpec(
+        "augury.drafters.recycle:Recycle", "what the target held likely behind the same tokens (token recycling)"
+    ),
+    "retrieval": DrafterSpec(
+        "augury.drafters.retrieval:Retrieval", "what followed similar contexts in texts of your own, as a tree",
+        "an index: augury index build FILE...",
+    ),
     "suffix": DrafterSpec(
         "augury.drafters.suffix:Suffix", "everything that followed similar contexts in the request, as a tree"
     ),
 })  # fmt: skip
 
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def free() -> list[str]:
+    """Names of the drafters that need nothing."""
+    return [name for name, spec in DRAFTERS.items() if not spec.needs]
+
+
+def check(spec: str) -> None:
+    """Refuse what is neither a name nor a spec with options or of a class; imports nothing.
+
+    Raises:
+        UnknownName: no such drafter.
+    """
+    if spec not in DRAFTERS and ":" not in spec:
+        raise UnknownName("drafter", spec, [*DRAFTERS, "module:Class"])
 
 
 def split(specs: str) -> list[str]:
@@ -80,8 +112,10 @@ def make(spec: str, **resources: object) -> Drafter:
     takes = {n: p for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     given: dict[str, Any] = {n: value for n, value in resources.items() if n in takes}
     types = get_type_hints(cls.__init__)
-    for option in filter(None, (o.strip() for o in options.split(","))):
-        key, _, text = (part.strip() for part in option.partition("="))
+    for place, option in enumerate(filter(None, (o.strip() for o in options.split(",")))):
+        key, equals, text = (part.strip() for part in option.partition("="))
+        if place == 0 and not equals and key not in takes:
+            key, text = next((n for n in takes if n not in resources), key), key
         if key not in takes or key in given:
             raise UnknownName(f"option of drafter {name}", key, [n for n in takes if n not in given])
         given[key] = _value(name, key, text, types.get(key, str))

@@ -2,7 +2,8 @@
 
 A drafter is one object for one loaded target; it serves many requests and keeps what it needs of each under
 ``view.id``. The engine calls, for each request: ``open`` once, then ``propose`` and ``observe`` in turn at
-every step, then ``close``. ``observe`` is called at every step, drafted by this drafter or not.
+every step, then ``close``. ``observe`` is called at every step, drafted by this drafter or not; ``propose`` is left
+out where nothing could be drafted. A request that is not drafted at all is never opened, and never closed either.
 
 A drafter that raises, takes too long or returns nonsense costs its own step only; the engine notes it in the
 step record and goes on without.
@@ -11,6 +12,7 @@ step record and goes on without.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -43,8 +45,15 @@ class View:
     stream: Noise
     temperature: float
     prediction: IntArray | None
+    _guess: Callable[[FloatArray, Sequence[int]], FloatArray]
     _buffer: list[IntArray]  # one element; the engine replaces it when it grows
     _length: list[int]  # one element
+
+    def guess(self, logits: FloatArray, path: Sequence[int]) -> FloatArray:
+        """The law f32[V] of a drafter's own logits f32[V] behind ``tokens`` and ``path``, under this request's
+        parameters; see ``Sampler.guess``. Zeros when all tokens are banned.
+        """
+        return self._guess(logits, path)
 
     @property
     def length(self) -> int:
@@ -90,6 +99,9 @@ class Drafter(ABC):
 
     needs_hidden: bool = False
     """Whether ``observe`` must be given the target's hidden states."""
+
+    reads_prediction: bool = False
+    """Whether it reads ``view.prediction``: a prediction that no drafter reads is refused."""
 
     def open(self, view: View) -> None:  # noqa: B027 - stateless drafters have nothing to do
         """Begin a request; ``view.tokens`` is the prompt."""
