@@ -25,19 +25,17 @@ from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from augury.errors import InputError
+from augury.noise import LawArray, race
 from augury.tree import DraftTree, FloatArray, Path
-
-LawArray = npt.NDArray[np.float64]
 
 Law = Callable[[int], LawArray]
 """Row -> the target's processed law f64[V] of the token that follows it; asked once for a row, parents first."""
 
 
 class Noise(Protocol):
-    """The verdicts' source of chance: ``augury.sampling.Noise``, of a stream that drafters do not use."""
+    """The verdicts' source of chance: ``augury.noise.Noise``, of a stream that drafters do not use."""
 
     def exponential(self, position: int, n: int) -> LawArray:
         """f64[n] of independent standard exponentials."""
@@ -92,7 +90,7 @@ def rejection(tree: DraftTree, law: Law, noise: Noise, position: int) -> Path:
                 break
             residual = _rest(residual, q)
         else:
-            return Path(tuple(tree.path(node)), _race(residual, noise, position + depth))
+            return Path(tuple(tree.path(node)), race(residual, noise.exponential(position + depth, len(residual))))
 
 
 def block(tree: DraftTree, law: Law, noise: Noise, position: int) -> Path:
@@ -129,7 +127,7 @@ def block(tree: DraftTree, law: Law, noise: Noise, position: int) -> Path:
     else:
         if len(tree) == 0 or _verdict(noise, position, len(tree)) <= kept:
             accepted, residual = len(tree), law(len(tree))
-    return Path(tuple(range(accepted)), _race(residual, noise, position + accepted))
+    return Path(tuple(range(accepted)), race(residual, noise.exponential(position + accepted, len(residual))))
 
 
 @dataclass(frozen=True)
@@ -187,8 +185,3 @@ def _rest(residual: LawArray, q: LawArray) -> LawArray:
     total = rest.sum()
     # Nothing is left only where r = q, which refuses nothing: rounding alone leads here.
     return rest / total if total > 0.0 else residual
-
-
-def _race(weights: LawArray, noise: Noise, position: int) -> int:
-    """A draw from a law that need not be normalised; see ``augury.sampling.race``."""
-    return int(np.argmax(weights / noise.exponential(position, len(weights))))

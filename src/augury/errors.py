@@ -20,6 +20,20 @@ import difflib
 from collections.abc import Iterable
 
 
+def shown(value: object) -> str:
+    """A value as a message shows it: short, in one line, whatever it is."""
+    try:
+        text = " ".join(line.strip() for line in repr(value).splitlines())
+    except Exception:  # a value's own way to show itself may do anything; of a whole number it ends at 4,300 digits
+        return f"a {type(value).__name__} that cannot be shown"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def first_line(error: Exception) -> str:
+    """What another library says was wrong, as a message can hold it."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip()[:300]
+
+
 class AuguryError(Exception):
     """Root of the family; catching it catches everything Augury raises on purpose."""
 
@@ -34,7 +48,7 @@ class UnknownName(InputError):
     def __init__(self, kind: str, name: str, valid: Iterable[str]) -> None:
         names = sorted(valid)
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         super().__init__(f"unknown {kind} {name!r}{hint} Valid: {', '.join(names)}")
 
 

@@ -30,75 +30,16 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
-from augury.errors import InputError, ModelError
+from augury.errors import InputError, ModelError, shown
+from augury.noise import LawArray as LawArray  # these four are met here by who works with laws
+from augury.noise import Noise as Noise
+from augury.noise import Stream as Stream
+from augury.noise import race as race
 from augury.tree import BoolArray, FloatArray, IntArray
-
-LawArray = npt.NDArray[np.float64]
-
-_TINY = 1e-300  # a waiting time of zero would make 0 / 0 of a banned token
-_MASK = (1 << 64) - 1
-
-
-class Stream(IntEnum):
-    """Independent sources of noise in one request."""
-
-    TARGET = 0
-    """Draws of the target's tokens under the coupled rule."""
-    DRAFT = 1
-    """Draws of sampling drafters under the ratio rules."""
-    ACCEPT = 2
-    """Verdicts and corrections of the ratio rules."""
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Keyed, counter-based noise (Philox, Salmon et al. 2011): a value depends on its name, not on the order of calls.
-
-    Attributes:
-        seed: of the request, any 64-bit integer.
-        stream: a ``Stream``.
-        salt: separates uses of one stream that must be independent of each other, 0 to 2**56 - 1.
-    """
-
-    seed: int
-    stream: int
-    salt: int = 0
-
-    def exponential(self, position: int, n: int) -> LawArray:
-        """f64[n] of independent standard exponentials for the token at an absolute position, all above 0.
-
-        Entry i belongs to token id i; a smaller n gives the beginning of the same array.
-        """
-        draws = self._at(position, 0, 0).standard_exponential(n)
-        return np.maximum(draws, _TINY, out=draws)
-
-    def uniform(self, position: int, index: int) -> float:
-        """A number in (0, 1) named by position and index; independent of ``exponential``."""
-        return (float(self._at(position, 1, index).integers(1 << 52)) + 0.5) * 2.0**-52
-
-    def salted(self, salt: int) -> Noise:
-        """The same stream, independent of this one."""
-        return Noise(self.seed, self.stream, salt)
-
-    def _at(self, position: int, kind: int, index: int) -> np.random.Generator:
-        key = np.array([self.seed & _MASK, self.stream + (self.salt << 8)], np.uint64)
-        counter = np.array([0, kind, index, position], np.uint64)  # the first word counts the blocks of one array
-        return np.random.Generator(np.random.Philox(key=key, counter=counter))
-
-
-def race(weights: LawArray, waits: LawArray) -> int:
-    """Draw from a law: the index of greatest weight / wait. Weights f64[V] need not sum to 1; waits f64[V].
-
-    With standard exponential waits index i wins with probability weights[i] / sum: the Gumbel-max draw, as the
-    argmax of log weight - log wait, without its logarithms.
-    """
-    return int(np.argmax(weights / waits))
 
 
 @runtime_checkable
@@ -204,7 +145,7 @@ def _number(name: str, value: object, low: float, high: float) -> float:
     """A finite float in [low, high]."""
     try:
         number = math.nan if isinstance(value, (bool, str)) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if math.isfinite(number) and low <= number <= high:
         return number
@@ -213,14 +154,14 @@ def _number(name: str, value: object, low: float, high: float) -> float:
     else:
         span = f"be above 0 and at most {high:g}" if low == -math.inf else f"lie in {low:g}..{high:g}"
     near = f"; the nearest is {min(max(number, low), high):g}" if math.isfinite(number) else ""
-    raise InputError(f"{name} is {value!r}; it must {span}{near}")
+    raise InputError(f"{name} is {shown(value)}; it must {span}{near}")
 
 
 def _share(name: str, value: object) -> float:
     """A float in (0, 1]."""
     number = _number(name, value, -math.inf, 1.0)
     if number <= 0.0:
-        raise InputError(f"{name} is {value!r}; it must be above 0 and at most 1 (temperature=0 is greedy)")
+        raise InputError(f"{name} is {shown(value)}; it must be above 0 and at most 1 (temperature=0 is greedy)")
     return number
 
 
@@ -233,13 +174,13 @@ def _whole(name: str, value: object, low: int = 0, high: int = (1 << 31) - 1, hi
     if number is None or not low <= number <= high:
         near = "" if number is None else f"; the nearest is {min(max(number, low), high)}"
         tail = f" ({hint})" if hint else ""
-        raise InputError(f"{name} is {value!r}; it must be a whole number in {low}..{high}{near}{tail}")
+        raise InputError(f"{name} is {shown(value)}; it must be a whole number in {low}..{high}{near}{tail}")
     return number
 
 
 def _ids(name: str, value: object) -> tuple[int, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, np.ndarray)):
-        raise InputError(f"{name} is {value!r}; give a sequence of token ids")
+        raise InputError(f"{name} is {shown(value)}; give a sequence of token ids")
     return tuple(_whole(f"a token id of {name}", token) for token in value)
 
 
@@ -310,6 +251,26 @@ class Sampler:
         """
         weights = self._weights(self._scores(logits, path))
         return np.asarray(weights / weights.sum(), np.float64)
+
+    def guess(self, logits: FloatArray, path: Sequence[int]) -> FloatArray:
+        """The law f32[V] of another model's row under this request's parameters, for a drafter.
+
+        Args:
+            logits: f32[V], the other model's raw row; not changed.
+            path: draft tokens behind the committed ones.
+
+        The caller's processors are left out, as their state belongs to the target's rows. When greedy it is the law
+        at temperature 1, whose likeliest token is the guess. A row whose every token is banned gives zeros.
+        """
+        scores = self._edit(logits, path) if self._edited else logits
+        best = float(scores.max())
+        if not math.isfinite(best):
+            return np.zeros(len(scores), np.float32)
+        if self._sampling.temperature == 0.0:
+            weights = np.exp(scores - np.float32(best))
+            return np.asarray(weights / weights.sum(), np.float32)
+        law = self._weights(scores)
+        return np.asarray(law / law.sum(), np.float32)
 
     def draw(self, logits: FloatArray, path: Sequence[int]) -> int:
         """The target's own token behind ``path``: a function of row, seed and position alone. See ``law``."""

@@ -47,7 +47,23 @@ def test_spec_bench_rows_give_their_first_turn(tmp_path):
     ]
     file = tmp_path / "questions.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    assert read(file) == [Prompt("7", "qa", "Who?"), Prompt("8", "rag", "Where?")]
+    assert read(file) == [Prompt("7", "qa", "Who?", later=("And why?",)), Prompt("8", "rag", "Where?")]
+
+
+def test_json_is_expected_by_the_name_of_the_file(tmp_path):
+    for name, text in (
+        ("a.jsonl", "one"),
+        ("a.json", "one"),
+        ("a.txt", '{"prompt": "one"}'),
+        ("a", '{"prompt": "one"}'),
+    ):
+        (tmp_path / name).write_text('{"prompt": "one"}\r\n')
+        assert [p.text for p in read(tmp_path / name)] == [text]
+
+
+def test_lines_stand_as_they_are(tmp_path):
+    (tmp_path / "a.txt").write_bytes("\ufeff  one \r\n\n{two}\x0c\n".encode())
+    assert [p.text for p in read(tmp_path / "a.txt")] == ["  one ", "{two}\x0c"]
 
 
 def test_plain_lines_are_prompts(tmp_path):
@@ -56,9 +72,14 @@ def test_plain_lines_are_prompts(tmp_path):
     assert [(p.id, p.kind, p.text) for p in read(file)] == [("2", "text", "First."), ("4", "text", '{"second": 2}')]
 
 
-def test_a_line_separator_inside_a_json_text_does_not_end_its_row():
-    (prompt,) = parse(json.dumps({"prompt": "a\u2028b"}, ensure_ascii=False), "x.jsonl", rows=True)
-    assert prompt.text == "a\u2028b"
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\u0085", "\x0b", "\x0c", "\x1c"])
+def test_a_sign_that_may_end_a_line_does_not_end_a_row(sign, tmp_path):
+    said = f"a{sign}b"
+    if sign >= " ":  # JSON has to escape the others, lines of text need not
+        (prompt,) = parse(json.dumps({"turns": [said, said]}, ensure_ascii=False), "x.jsonl", rows=True)
+        assert (prompt.text, prompt.later) == (said, (said,))
+    (tmp_path / "a.txt").write_text(said)
+    assert [p.text for p in read(tmp_path / "a.txt")] == [said]
 
 
 @pytest.mark.parametrize(
@@ -69,6 +90,10 @@ def test_a_line_separator_inside_a_json_text_does_not_end_its_row():
         ("[1]", "line 1 is a JSON list"),
         ('{"prompt": "a"}\n{"turns": []}', "line 2 has neither"),
         ('{"prompt": " "}', "line 1 has neither"),
+        ('{"turns": ["a", 1]}', "line 1 has neither"),
+        ('{"prompt": 1}', "line 1 has neither"),
+        ("[" * 100_000, "line 1 is not JSON"),
+        ('{"prompt": ' + "1" * 5000 + "}", "line 1 is not JSON"),
         ('{"prompt": "a", "prediction": 3}', "a prediction that is not text"),
         ('{"prompt": "a", "id": 1}\n{"prompt": "b", "id": "1"}', "the first is '1'"),
     ],
@@ -82,7 +107,7 @@ def test_a_file_that_is_not_there_or_not_text(tmp_path):
     with pytest.raises(InputError, match="cannot read"):
         read(tmp_path / "missing.jsonl")
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(InputError, match="not UTF-8 text"):
+    with pytest.raises(InputError, match="is not UTF-8 text: byte 0xe9 at 3"):
         read(tmp_path / "latin.txt")
 
 

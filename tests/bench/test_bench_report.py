@@ -11,7 +11,7 @@ from augury.record import RequestRecord, StepRecord
 from augury.trace.figures import figures
 from augury.tree import DraftTree, Path
 
-INFO = TargetInfo("toy", "llama", "none", 10, 100, 4, 1, 100, 200, True, True)
+INFO = TargetInfo("toy", "llama", "none", "bfloat16", 10, 100, 4, 1, 100, 200, True, True)
 
 
 def step(ms: float, drafted: int = 0, accepted: int = 0, source: int = 0) -> StepRecord:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from augury import __version__
@@ -133,20 +138,55 @@ def test_check_refuses_what_proves_nothing(args, said):
     assert said in one_line(done.stderr)
 
 
-def test_prompt_files(tmp_path):
-    from augury.cli.prompts import dialogues
-    from augury.errors import InputError
+def written_commands():
+    """Every command that a document shows, in lines of their own or within the text: (document, words)."""
+    root = Path(__file__).resolve().parents[2]
+    for path in [*root.glob("*.md"), *(root / "docs").glob("*.md")]:
+        for written in re.findall(r"(?:^(?:\$ )?|`)augury ([^`\n]+)", path.read_text(), flags=re.M):
+            yield path.name, [word for word in shlex.split(written, comments=True) if word != "..."]
 
-    (tmp_path / "a.txt").write_text("one\n\n{two}\n")
-    assert dialogues(tmp_path / "a.txt") == [["one"], ["{two}"]]
-    (tmp_path / "a.jsonl").write_text('{"prompt": "one"}\n{"turns": ["two", "three"], "id": 1}\n')
-    assert dialogues(tmp_path / "a.jsonl") == [["one"], ["two", "three"]]
-    for bad, said in (
-        ("{", "line 2 is not JSON"),
-        ("[1]", "neither"),
-        ('{"turns": []}', "neither"),
-        ('{"prompt": 1}', "neither"),
-    ):
-        (tmp_path / "b.jsonl").write_text('{"prompt": "one"}\n' + bad + "\n")
-        with pytest.raises(InputError, match=said):
-            dialogues(tmp_path / "b.jsonl")
+
+def test_every_command_in_the_documents_is_one_that_this_version_takes():
+    commands = list(written_commands())
+    assert {"README.md", "README.zh-CN.md", "CONTRIBUTING.md"} <= {name for name, _ in commands}
+    verbs = get_command(app).commands
+    for name, (verb, *words) in commands:
+        assert verb in verbs, f"{name}: augury {verb}"
+        if words and words[-1].startswith("--"):
+            words.append("x")  # a mention of a flag, without its value
+        verbs[verb].make_context(verb, words)  # reads the words and runs nothing
+
+
+def test_check_reads_its_prompts_as_bench_does(tmp_path):
+    (tmp_path / "bad.jsonl").write_text('{"prompt": "one"}\n{')
+    (tmp_path / "none.txt").write_text("\n")
+    for verb in ("check", "bench"):
+        for name, said in (("bad.jsonl", "bad.jsonl line 2 is not JSON"), ("none.txt", "none.txt has no prompts")):
+            done = CliRunner().invoke(app, [verb, "--file", str(tmp_path / name)])
+            assert done.exit_code == 2
+            assert said in one_line(done.stderr)
+
+
+def test_info_where_the_system_does_not_say_which_cores_may_be_used(monkeypatch):
+    from augury.models import native
+
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(native, "native_available", lambda: "needs Linux")
+    done = CliRunner().invoke(app, ["info", "--json"])
+    assert done.exit_code == 0, done.exception
+    machine = json.loads(done.stdout)["machine"]
+    assert machine["cores"] == f"{os.cpu_count()} of {os.cpu_count()} usable"
+    assert machine["native"] == "not available: needs Linux"
+
+
+def test_the_help_of_bad_words_says_that_tokens_are_banned():
+    shown = CliRunner().invoke(app, ["generate", "--help"], env={"COLUMNS": "300"}).stdout
+    assert "Bans the tokens that spell a text" in shown
+
+
+@pytest.mark.parametrize("verb", ["check", "bench"])
+def test_a_line_separator_inside_a_json_text_does_not_end_its_row(verb, tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a\u2028b\u0085c"}\n', "utf-8")
+    done = CliRunner().invoke(app, [verb, "--file", str(tmp_path / "a.jsonl"), "--model", "/nonexistent/model"])
+    assert done.exit_code == 2
+    assert "/nonexistent/model" in one_line(done.stderr)  # the prompts were read before

@@ -323,6 +323,15 @@ def test_a_long_request_before_does_not_change_the_acceptance_of_the_next(name):
     assert emitted == replay(fresh, *second, prediction=TEXT[:30] * 5)[0]
 
 
+@pytest.mark.parametrize("name", ["ngram", "suffix", "prediction"])
+def test_the_twentieth_request_is_guessed_as_well_as_the_first(name):
+    drafter, steps = make(name), []
+    for number in range(20):
+        text = np.random.default_rng(number).integers(0, 5000, 150).tolist()
+        steps.append(len(replay(drafter, text, text[20:120] + text[:80], prediction=text)[0]))
+    assert np.mean(steps[-3:]) <= np.mean(steps[:3]) + 2
+
+
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_requests_side_by_side_do_not_meet(name):
     drafter = make(name)

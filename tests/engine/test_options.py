@@ -123,3 +123,14 @@ def test_logprobs_that_cannot_be_had_end_their_own_request_only():
         one.generate([4, 4], Sampling(processors=(Mends(),)), max_tokens=5, logprobs=2)
     assert (*first.tokens, *(t for chunk in stream for t in chunk.tokens)) == answer
     assert len(one.generate([4, 4], Sampling(processors=(Mends(),)), max_tokens=5).tokens) == 5
+
+
+@pytest.mark.parametrize("stop", [None, 5, b"x", ["a", 1]])
+def test_a_stop_that_is_no_text_is_refused_in_one_line(stop):
+    with pytest.raises(InputError, match="stop is .*; give a text or a list of texts"):
+        Engine(ToyTarget(5)).generate([1, 2], max_tokens=2, stop=stop)
+
+
+def test_a_ragged_prompt_is_refused_in_one_line():
+    with pytest.raises(InputError, match="flat list of token ids"):
+        Engine(ToyTarget(5)).generate([[1, 2], [3]], max_tokens=2)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from tiny import CONTROLS, byte_tokenizer
+from tiny import CONTROLS, byte_tokenizer, spelt
 
 from augury.errors import ModelError
 from augury.models.families import NotABlock
@@ -175,7 +175,7 @@ def test_what_else_a_file_says(written: Any) -> None:
     assert loaded.target.info.name == "tiny"
     assert loaded.template is not None
     ids = loaded.template.encode(loaded.tokenizer, [{"role": "user", "content": "a<s>"}])
-    assert loaded.tokenizer.decode(ids, special=True) == "<s>a<s>"
+    assert spelt(loaded.tokenizer, ids) == "<s>a<s>"
     assert ids.tolist().count(256) == 1
 
 
@@ -227,6 +227,35 @@ def test_metadata_that_are_missing() -> None:
         gguf_config(metadata(llama__block_count=None))
     with pytest.raises(ModelError, match="one shard of 3"):
         metadata(split__count=3)
+
+
+@pytest.mark.parametrize("key", ["split.count", "general.alignment"])
+@pytest.mark.parametrize("value", ["3", [1, 2], 2.5])
+def test_metadata_of_the_wrong_kind_are_named_with_their_file(key: str, value: Any) -> None:
+    with pytest.raises(ModelError, match=rf"m\.gguf is not a sound GGUF file: {key} is .*; it must be a whole number"):
+        metadata(**{key.replace(".", "__"): value})
+    assert metadata(**{key.replace(".", "__"): 0}).architecture == "llama"  # 0 stands for the default
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("eos_token_id", [256]), ("eot_token_id", "x"), ("chat_template", 5)],
+)
+def test_tokenizer_metadata_of_the_wrong_kind(key: str, value: Any, written: Any, monkeypatch: Any) -> None:
+    path, _ = written("llama")
+    whole = GgufFile.get
+    spoilt = f"tokenizer.{'' if 'template' in key else 'ggml.'}{key}"
+    monkeypatch.setattr(GgufFile, "get", lambda file, key: value if key == spoilt else whole(file, key))
+    with pytest.raises(ModelError, match=rf"tiny\.gguf has {spoilt} = .*; it must be "):
+        load_target(path)
+
+
+@pytest.mark.parametrize("id", [0xFFFFFFFF, 272, -1])
+def test_end_tokens_outside_the_vocabulary_are_none(id: int, written: Any, monkeypatch: Any) -> None:
+    path, _ = written("llama")
+    whole = GgufFile.get
+    monkeypatch.setattr(GgufFile, "get", lambda file, key: id if key.endswith("eos_token_id") else whole(file, key))
+    assert load_target(path).eos_ids == (257,)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def make_forward(context: int = CONTEXT, **changes: Any) -> TorchForward:
 
 
 def make_runner(forward: Forward, context: int = CONTEXT) -> Runner:
-    return Runner(forward, TargetInfo("tiny", "llama", "", VOCAB, context, 48, 2, 0, 0, True, False), SLOTS)
+    return Runner(forward, TargetInfo("tiny", "llama", "", "float32", VOCAB, context, 48, 2, 0, 0, True, False), SLOTS)
 
 
 @pytest.fixture(scope="module")

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import pytest
-from tiny import byte_tokenizer
+from tiny import byte_tokenizer, spelt
 
 from augury.errors import InputError, ModelError
-from augury.models.template import FUEL, MAX_TEXT, ChatTemplate
+from augury.models.template import FUEL, MAX_DEPTH, MAX_INDENT, MAX_TEXT, ChatTemplate
 from augury.models.tokenizer import Tokenizer
+
+
+class Text:
+    """In the place of a tokenizer: gives the text it is to encode, nothing of it guarded."""
+
+    @staticmethod
+    def encode_guarded(render: Any) -> Any:
+        return render(lambda text: text)
+
+
+def rendered(source: str, messages: Sequence[Any], prompt: bool = True, **variables: str) -> Any:
+    return ChatTemplate(source, "m", variables).encode(Text, messages, prompt)  # type: ignore[arg-type]
+
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
@@ -52,7 +68,7 @@ TEMPLATES = {
 {%- macro show(tool, deep=false) -%}
 {{ tool.name | upper }}: {{ tool | tojson }}{% if deep %}{{ tool | tojson(indent=2) }}{% endif %}
 {%- endmacro -%}
-{%- if tools %}{% for tool in tools %}{{ show(tool, deep=loop.first) }};{% endfor %}{% endif -%}
+{%- if messages[0].tools %}{% for tool in messages[0].tools %}{{ show(tool, deep=loop.first) }};{% endfor %}{% endif -%}
 {%- for m in messages -%}
   {{- m.role }}={{ m.content }}
   {%- if m.tool_calls is defined -%}
@@ -85,29 +101,28 @@ CALL = {
 
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("prompt", [True, False])
-@pytest.mark.parametrize("extra", [{}, {"tools": TOOLS}, {"enable_thinking": False}], ids=["", "tools", "thinking"])
+@pytest.mark.parametrize("extra", [{}, {"tools": TOOLS}], ids=["", "tools"])
 def test_as_transformers_renders(name: str, prompt: bool, extra: dict[str, Any]) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     variables = {"bos_token": "<s>", "eos_token": "</s>"}
-    turns = [*CONVERSATION, CALL, {"role": "tool", "content": "{}"}]
+    turns = [CONVERSATION[0] | extra, *CONVERSATION[1:], CALL, {"role": "tool", "content": "{}"}]
     (wanted,), _ = render_jinja_template(
-        conversations=[turns], chat_template=TEMPLATES[name], add_generation_prompt=prompt,
-        tools=extra.get("tools"), **variables, **{k: v for k, v in extra.items() if k != "tools"},
-    )  # fmt: skip
-    got = ChatTemplate(TEMPLATES[name], "m", variables).render(turns, add_generation_prompt=prompt, **extra)
+        conversations=[turns], chat_template=TEMPLATES[name], add_generation_prompt=prompt, **variables
+    )
+    got = rendered(TEMPLATES[name], turns, prompt, **variables)
     assert got == wanted
     assert len(got) > 20
 
 
 def test_todays_date() -> None:
-    got = ChatTemplate("{{ strftime_now('%Y-%m-%d') }}", "m").render(CONVERSATION)
+    got = rendered("{{ strftime_now('%Y-%m-%d') }}", CONVERSATION)
     assert abs(datetime.now() - datetime.strptime(got, "%Y-%m-%d")).days <= 1
 
 
 def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
-    assert "one two<|im_end|>" in ChatTemplate(CHATML, "m").render([{"role": "user", "content": parts}])
+    assert "one two<|im_end|>" in rendered(CHATML, [{"role": "user", "content": parts}])
 
 
 # ---- the box -------------------------------------------------------------------------------------------------
@@ -124,20 +139,47 @@ def test_text_parts_are_joined() -> None:
         ("{{ messages[9].content }}", "undefined"),
         ("{{ strftime_now(3) }}", "strftime"),
         ("{% for i in range(10000000000) %}a{% endfor %}", "too many"),
-        ("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", f"more than {FUEL} instr"),
+        ("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", f"more than {FUEL} units"),
         (
             "{% set n = namespace(s='ab') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
-            "instructions",
+            "units of work",
         ),
+        (
+            "{% set n = namespace(s='ab') %}{% for i in range(27) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+            "units of work",
+        ),
+        ("{{ ('a' * 100000000) | length }}", "units of work"),
+        ("{{ messages | tojson(indent=1000000000) }}", f"indent 1000000000; it must lie in 0..{MAX_INDENT}"),
+        ("{{ messages | tojson(indent='    ') }}", "indent '    '"),
+        ("{{ messages | tojson(indent=-1) }}", "indent -1"),
         (f"{{{{ 'a' * {MAX_TEXT + 1} }}}}", f"{MAX_TEXT + 1} characters, at most {MAX_TEXT}"),
     ],
 )
 def test_templates_are_boxed(source: str, named: str) -> None:
     began = time.monotonic()
     with pytest.raises(InputError, match=named) as refused:
-        ChatTemplate(source, "m").render(CONVERSATION)
+        rendered(source, CONVERSATION)
     assert "\n" not in str(refused.value)
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("join", ["n.s ~ n.s", "n.s + n.s", "n.s * 2", "n.s | replace('a', 'aa')"])
+def test_strings_that_a_template_makes_are_bounded_in_memory(join: str) -> None:
+    source = f"{{% set n = namespace(s='a') %}}{{% for i in range(60) %}}{{% set n.s = {join} %}}{{% endfor %}}"
+    code = (
+        "import resource, sys\n"
+        "from augury.models.template import ChatTemplate, InputError\n"
+        "template, peak = ChatTemplate(sys.argv[1], 'm'), lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "class Text:\n"
+        "    encode_guarded = staticmethod(lambda render: render(str))\n"
+        "before = peak()\n"
+        "try: template.encode(Text, [{'role': 'user', 'content': 'x'}])\n"
+        "except InputError as error: print(peak() - before, error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, source], capture_output=True, text=True, timeout=60, check=True)
+    grown, error = done.stdout.split(" ", 1)
+    assert "units of work" in error
+    assert int(grown) < 160_000  # kilobytes
 
 
 def test_a_template_that_does_not_parse() -> None:
@@ -147,10 +189,25 @@ def test_a_template_that_does_not_parse() -> None:
 
 def test_a_long_conversation_fits_the_box() -> None:
     turns = [{"role": "user", "content": "word " * 2000}] * 500
-    assert len(ChatTemplate(CHATML, "m").render(turns)) > 5_000_000
+    assert len(rendered(CHATML, turns)) > 5_000_000
 
 
 # ---- what users give -----------------------------------------------------------------------------------------
+
+
+def nested(depth: int) -> Any:
+    value: Any = {}
+    for _ in range(depth):
+        value = {"x": [value]}
+    return value
+
+
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+
+def test_a_message_as_deep_as_tools_are_is_taken() -> None:
+    assert rendered("{{ messages[0].n | tojson }}", [{"role": "user", "content": "", "n": nested(20)}]).count("x") == 20
 
 
 @pytest.mark.parametrize(
@@ -168,22 +225,18 @@ def test_a_long_conversation_fits_the_box() -> None:
         ([{"role": "user", "content": [{"type": "image_url"}]}], "content part of type 'image_url'; only text"),
         ([{"role": "user", "content": ["x"]}], "content part of type 'str'"),
         ([{"role": "user", "content": "x", "name": object()}], r"messages\[0\] holds a object"),
+        ([{"role": "user", "content": "x", "n": nested(5000)}], rf"messages\[0\] holds .* more than {MAX_DEPTH} deep"),
+        ([{"role": "user", "content": "x", "n": ENDLESS}], rf"messages\[0\] holds .* more than {MAX_DEPTH} deep"),
     ],
 )
 def test_wrong_messages(messages: Any, named: str) -> None:
     with pytest.raises(InputError, match=named):
-        ChatTemplate(CHATML, "m").render(messages)
+        rendered(CHATML, messages)
 
 
 def test_an_assistant_turn_of_tool_calls_needs_no_content() -> None:
     call = CALL | {"content": None}
-    assert ChatTemplate(CHATML, "m").render([call]).startswith("<|im_start|>assistant\n<|im_end|>")
-
-
-def test_variables_of_the_template_cannot_be_overridden() -> None:
-    for name in ("messages", "bos_token"):
-        with pytest.raises((InputError, TypeError), match=name):
-            ChatTemplate(CHATML, "m", {"bos_token": "<s>"}).render(CONVERSATION, **{name: "x"})
+    assert rendered(CHATML, [call]).startswith("<|im_start|>assistant\n<|im_end|>")
 
 
 def test_a_users_control_tokens_are_text() -> None:
@@ -192,16 +245,26 @@ def test_a_users_control_tokens_are_text() -> None:
     turns = [{"role": "user", "content": evil}, CALL]
     ids = template.encode(tokenizer, turns).tolist()
     assert [i for i in ids if i > 255] == [258, 257, 258, 257, 258]
-    assert tokenizer.decode(ids, special=True) == template.render(turns)
-    naive = tokenizer.encode(template.render(turns), special=True).tolist()
+    assert spelt(tokenizer, ids) == rendered(CHATML, turns)
+    naive = tokenizer.encode(rendered(CHATML, turns), special=True).tolist()
     assert [i for i in naive if i > 255] != [i for i in ids if i > 255]
     calm = [{"role": "user", "content": "hi"}]
-    assert template.encode(tokenizer, calm).tolist() == tokenizer.encode(template.render(calm)).tolist()
+    assert template.encode(tokenizer, calm).tolist() == tokenizer.encode(rendered(CHATML, calm)).tolist()
+
+
+@pytest.mark.parametrize("name", ["<|im_", "<", "<|im_end|", " <|im_end|\n"])
+def test_two_texts_of_a_user_make_no_control_token(name: str) -> None:
+    template = ChatTemplate("<s>{% for m in messages %}{{ m.name | trim }}{{ m.content | trim }}{% endfor %}", "m")
+    content = "<|im_end|>".removeprefix(name.strip()) + " and so on"
+    ids = template.encode(Tokenizer(byte_tokenizer()), [{"role": "user", "name": name, "content": content}]).tolist()
+    assert [i for i in ids if i > 255] == [256]
+    assert spelt(Tokenizer(byte_tokenizer()), ids) == "<s><|im_end|> and so on"
 
 
 def test_tools_are_guarded_to_the_last_key() -> None:
-    tokenizer, template = Tokenizer(byte_tokenizer()), ChatTemplate("{{ tools | tojson }}<s>", "m")
+    template = ChatTemplate("{{ messages[0].tools | tojson }}<s>", "m")
     tools = [{"role": "<|im_end|>", "deep": {"<|im_end|>": ["<s>"]}}]
-    ids = template.encode(tokenizer, CONVERSATION, tools=tools).tolist()
+    tokenizer = Tokenizer(byte_tokenizer())
+    ids = template.encode(tokenizer, [CONVERSATION[0] | {"tools": tools}]).tolist()
     assert [i for i in ids if i > 255] == [256]
-    assert json.loads(tokenizer.decode(ids[:-1])) == tools
+    assert json.loads(spelt(tokenizer, ids[:-1])) == tools

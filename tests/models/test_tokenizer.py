@@ -12,10 +12,10 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import CONTROLS, byte_tokenizer
+from tiny import CONTROLS, byte_tokenizer, decoded, spelt
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from augury.errors import ModelError
+from augury.errors import InputError, ModelError
 from augury.models.tokenizer import Tokenizer, tokenizer_from_file, tokenizer_from_gguf
 
 BYTES = Tokenizer(byte_tokenizer())
@@ -93,7 +93,7 @@ def in_pieces(tokenizer: Tokenizer, ids: Any, cuts: list[int]) -> list[str]:
 @given(text=TEXTS)
 def test_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
     text = text.replace("▁", "_")  # SentencePiece spells a space so, by design the two are one
-    assert tokenizer.decode(tokenizer.encode(text, special=False)) == text
+    assert decoded(tokenizer, tokenizer.encode(text, special=False)) == text
 
 
 @each
@@ -114,14 +114,14 @@ def test_no_character_is_split(tokenizer: Tokenizer, text: str, data: st.DataObj
 def test_pieces_of_any_ids_join_to_the_whole(tokenizer: Tokenizer, data: st.DataObject) -> None:
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size + 3), max_size=30))
     cuts = data.draw(st.lists(st.integers(0, len(ids)), max_size=4))
-    assert "".join(in_pieces(tokenizer, ids, cuts)) == tokenizer.decode(ids)
+    assert "".join(in_pieces(tokenizer, ids, cuts)) == decoded(tokenizer, ids)
 
 
 @each
 @given(text=TEXTS)
 def test_decoding_is_the_librarys(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text, special=False)
-    assert tokenizer.decode(ids) == tokenizer._backend.decode(ids.tolist())
+    assert decoded(tokenizer, ids) == tokenizer._backend.decode(ids.tolist())
 
 
 def test_an_unfinished_character_is_shown_at_the_end() -> None:
@@ -135,14 +135,15 @@ def test_an_unfinished_character_is_shown_at_the_end() -> None:
 
 def test_a_control_token_ends_an_unfinished_character() -> None:
     ids = [*BYTES.encode("🎉", special=False)[:2], END, *BYTES.encode("b", special=False)]
-    assert BYTES.decode(ids) == "\ufffdb"
-    assert BYTES.decode(ids, special=True) == "\ufffd<|im_end|>b"
+    stream = BYTES.incremental()
+    assert [stream.push([i]) for i in ids] == ["", "", "\ufffd", "b"]
+    assert decoded(BYTES, ids) == "\ufffdb"
 
 
 def test_a_leading_space_goes_at_the_start_of_a_text_only() -> None:
     ids = SPM_PREFIX.encode("the ring")
-    assert SPM_PREFIX.decode(ids) == "the ring"
-    assert SPM.decode(ids) == " the ring"
+    assert decoded(SPM_PREFIX, ids) == "the ring"
+    assert decoded(SPM, ids) == " the ring"
     behind = SPM_PREFIX.incremental(SPM_PREFIX.encode("in"))
     assert behind.push(ids) + behind.flush() == " the ring"
     after_begin = SPM_PREFIX.incremental([1])
@@ -150,7 +151,7 @@ def test_a_leading_space_goes_at_the_start_of_a_text_only() -> None:
 
 
 def test_ids_beyond_the_vocabulary_are_no_text() -> None:
-    assert BYTES.decode([70, 5000, 70]) == BYTES.decode([70, 70])
+    assert decoded(BYTES, [70, 5000, 70]) == decoded(BYTES, [70, 70])
     assert BYTES.token_bytes(5000) == b""
     assert BYTES.token_bytes(END) == b"<|im_end|>"
 
@@ -164,7 +165,7 @@ def test_control_tokens_are_read_only_when_asked(tokenizer: Tokenizer) -> None:
     text = "a<|im_end|>b"
     assert end in tokenizer.encode(text, special=True)
     assert end not in tokenizer.encode(text, special=False)
-    assert tokenizer.decode(tokenizer.encode(text, special=False)) == text
+    assert decoded(tokenizer, tokenizer.encode(text, special=False)) == text
     assert end in tokenizer.encode(text, special=True)  # asking for one does not change the other
 
 
@@ -175,8 +176,44 @@ def test_guarded_text_has_no_control_tokens(tokenizer: Tokenizer, typed: str) ->
     ids = tokenizer.encode_guarded(lambda guard: f"{mark}in {guard(typed)} the{mark}")
     found = [i for i in ids.tolist() if i in tokenizer.special]
     assert found == [tokenizer.id(mark)] * 2
-    shown = tokenizer.decode(ids, special=True)
+    shown = spelt(tokenizer, ids)
     assert shown.replace(" ", "") == f"{mark}in {typed} the{mark}".replace(" ", "")
+
+
+PARTS = ["<|im_", "end|>", "<|", "|>", ">", "<", "</", "s>", "im_end", "<|im_end|>", " ", "\n", "a", ""]
+
+
+@pytest.mark.parametrize("tokenizer", [BYTES, BPE, SPM], ids=["bytes", "bpe", "spm"])
+@given(first=st.lists(st.sampled_from(PARTS)).map("".join), second=st.lists(st.sampled_from(PARTS)).map("".join))
+def test_guarded_texts_side_by_side_spell_no_control_token(tokenizer: Tokenizer, first: str, second: str) -> None:
+    (mark,) = [t for t in tokenizer.special.values() if t in ("<|im_start|>", "</s>")]
+    for glue in ("", ">", "<|"):
+        ids = tokenizer.encode_guarded(
+            lambda guard, glue=glue: f"{mark}{glue}{guard(first).strip()}{guard(second).strip()}{glue}{mark}"
+        )
+        assert [i for i in ids.tolist() if i in tokenizer.special] == [tokenizer.id(mark)] * 2
+        assert spelt(tokenizer, ids) == f"{mark}{glue}{first.strip()}{second.strip()}{glue}{mark}"
+
+
+def test_texts_that_only_look_like_a_part_of_a_control_token_cost_nothing() -> None:
+    tokenizer = Tokenizer(byte_tokenizer())  # one without a twin
+    ids = tokenizer.encode_guarded(lambda guard: f"<s>{guard('> quoted <')}<|im_end|>{guard('</')}")
+    assert ids.tolist() == tokenizer.encode("<s>> quoted <<|im_end|></").tolist()
+    assert "_renamed" not in vars(tokenizer)
+    tokenizer.encode_guarded(lambda guard: guard("<") + guard("s>"))
+    assert "_renamed" in vars(tokenizer)
+
+
+def test_half_characters_are_refused_in_one_line() -> None:
+    for encode in (
+        BYTES.encode,
+        lambda text: BYTES.encode(text, special=False),
+        lambda text: BYTES.encode_guarded(lambda guard: guard(text)),
+    ):
+        with pytest.raises(InputError, match=r"half a character, U\+D83C, at 2") as refused:
+            encode("ab\ud83c")
+        assert "\n" not in str(refused.value)
+        assert "\ud83c" not in str(refused.value)
 
 
 def test_guarding_does_not_move_token_borders() -> None:

@@ -111,6 +111,7 @@ def test_a_header_of_nonsense(model: Path) -> None:
         load_target(model)
 
 
+NORM = "model__layers__1__input_layernorm__weight"
 Q = "model__layers__1__self_attn__q_proj__weight"
 
 
@@ -118,7 +119,12 @@ Q = "model__layers__1__self_attn__q_proj__weight"
     ("tensors", "named"),
     [
         ({Q: None}, r"lack the tensor model\.layers\.1\.self_attn\.q_proj\.weight"),
-        ({Q: torch.zeros(96, 47)}, r"q_proj\.weight has shape \[96, 47\], the config asks for \[160, 48\]"),
+        (
+            {Q: torch.zeros(96, 47)},
+            r"q_proj\.weight in model\.safetensors has shape \[96, 47\], the config asks for \[160, 48\]",
+        ),
+        ({NORM: torch.tensor(1.0)}, r"input_layernorm\.weight in model\.safetensors has shape \[\], .* \[48\]"),
+        ({NORM: torch.ones(48, 1)}, r"input_layernorm\.weight in model\.safetensors has shape \[48, 1\]"),
         ({Q: torch.zeros(95, 48)}, "has 159 rows, the config asks for 160"),
         ({Q: torch.zeros(96, 48, dtype=torch.int8)}, "stored as int8"),
         ({"model__layers__1__self_attn__q_proj__bias": torch.zeros(96)}, "q_proj.bias has no place in a llama block"),

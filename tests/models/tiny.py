@@ -17,6 +17,17 @@ SHAPE: dict[str, Any] = {
 """What the families share; six query heads over two of keys, and a hidden size that is not heads x head_dim."""
 
 
+def decoded(tokenizer: Any, ids: Any) -> str:
+    """What an answer of these ids reads like."""
+    stream = tokenizer.incremental()
+    return str(stream.push(ids) + stream.flush())
+
+
+def spelt(tokenizer: Any, ids: Any) -> str:
+    """The same with control tokens by their names, and every leading space."""
+    return b"".join(tokenizer.token_bytes(int(id)) for id in ids).decode("utf-8", "replace")
+
+
 def byte_tokenizer() -> Any:
     """A ``tokenizers`` tokenizer: 256 bytes and three control tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers

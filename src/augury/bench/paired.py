@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from augury.bench.prompts import Prompt
 from augury.engine.engine import Engine
 from augury.errors import AuguryError
+from augury.record import RequestRecord
 from augury.sampling import Sampling
 from augury.trace.figures import Figures, figures
 from augury.tree import IntArray
@@ -22,6 +23,9 @@ WARM_UP_TOKENS = 16
 
 Progress = Callable[[Prompt], None]
 """Called after every answer."""
+
+Taken = Callable[[Prompt, RequestRecord], None]
+"""Called with the record of every drafted answer that counts."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ def run(
     max_tokens: int = 128,
     rounds: int = 2,
     progress: Progress | None = None,
+    taken: Taken | None = None,
 ) -> list[Pair]:
     """Measure every prompt ``rounds`` times; rounds of one prompt are far apart in time.
 
@@ -104,7 +109,7 @@ def run(
             both: dict[bool, Answer] = {}
             drafted_first = (turn + number) % 2 == 1
             for draft in (drafted_first, not drafted_first):
-                both[draft] = _answer(engine, prompt, ids[number], sampling, max_tokens, draft)
+                both[draft] = _answer(engine, prompt, ids[number], sampling, max_tokens, draft, taken)
                 if progress:
                     progress(prompt)
             reference = first.setdefault(prompt.id, both[False].tokens)
@@ -119,16 +124,28 @@ def _ids(engine: Engine, prompt: Prompt) -> str | IntArray:
 
 
 def _answer(
-    engine: Engine, prompt: Prompt, ids: str | IntArray, sampling: Sampling, max_tokens: int, draft: bool
+    engine: Engine,
+    prompt: Prompt,
+    ids: str | IntArray,
+    sampling: Sampling,
+    max_tokens: int,
+    draft: bool,
+    taken: Taken | None = None,
 ) -> Answer:
     engine.close()  # gives slots and their caches back, so that every answer computes its whole prompt
     begin = time.perf_counter()
     result = engine.generate(
-        ids, sampling, max_tokens=max_tokens, draft=draft, prediction=prompt.prediction if draft else None
+        ids,
+        sampling,
+        max_tokens=max_tokens,
+        draft=draft,
+        prediction=prompt.prediction if draft and engine.reads_prediction else None,
     )
     answer = Answer(result.tokens, 1e3 * (time.perf_counter() - begin), figures(result.record))
     if answer.figures.cached_tokens:
         raise AuguryError(f"prompt {prompt.id} was answered from a warm cache, which is no measurement")
     if answer.untimed_ms < 0.0:
         raise AuguryError(f"the phases of prompt {prompt.id} add up to more than its {answer.wall_ms:.1f} ms")
+    if draft and taken:
+        taken(prompt, result.record)
     return answer

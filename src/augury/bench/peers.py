@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import itertools
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +35,9 @@ from augury.errors import InputError, MissingPackage
 from augury.tree import DraftTree, IntArray
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from augury.engine.engine import Engine
     from augury.models.target import Target
 
 FORWARD_CONTEXT = 256
@@ -187,6 +191,35 @@ def main(
     engine = load(model, drafters=drafters or DEFAULT_DRAFTERS, threads=threads, max_num_seqs=1)
     theirs = transformers_model(model)
     by_rows = forwards(engine.target, theirs)
+    prompts = [np.asarray(engine.render(p.text)) for p in chosen]
+    if openvino_python is None:
+        console.print("OpenVINO is left out: no --openvino-python was given")
+    with _peers(engine, theirs, openvino_python, threads) as peers, console.status("measuring") as status:
+        total, done = rounds * len(prompts) * len(peers), itertools.count(1)
+        answers = compare(
+            peers, prompts, engine.eos_ids, max_tokens=max_tokens, rounds=rounds,
+            progress=lambda: status.update(f"{next(done)} of {total} answers"),
+        )  # fmt: skip
+        found = standings([p.name for p in peers], answers)
+    _print(console, found, by_rows, f"{len(prompts)} prompts, greedy, {threads} threads")
+    if json_out:
+        arguments = {
+            "model": model, "drafters": [name for name, _ in engine.parts.drafters],
+            "file": str(file) if file else None, "kinds": names, "limit": limit, "max_tokens": max_tokens,
+            "rounds": rounds, "threads": threads,
+        }  # fmt: skip
+        measured = {
+            "arguments": arguments, "target": asdict(engine.target.info), "machine": machine(),
+            "versions": versions(), "commit": commit(), "prompts": [p.id for p in chosen],
+            "standings": [asdict(s) for s in found], "forwards": by_rows,
+            "answers": [[[asdict(a) for a in by_round] for by_round in by_prompt] for by_prompt in answers],
+        }  # fmt: skip
+        json_out.write_text(json.dumps(measured, indent=1), "utf-8")
+
+
+@contextmanager
+def _peers(engine: Engine, theirs: Any, openvino_python: Path | None, threads: int) -> Iterator[list[Peer]]:
+    """All that are compared, ours first; OpenVINO's processes end with the context."""
     peers: list[Peer] = [
         Ours(engine, draft=False),
         Ours(engine, draft=True),
@@ -194,53 +227,22 @@ def main(
         Transformers(theirs, lookup=True),
     ]
     with ExitStack() as stack:
-        if openvino_python is None:
-            console.print("OpenVINO is left out: no --openvino-python was given")
-        else:
+        if openvino_python is not None:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             directory = converted(openvino_python, theirs, scratch)
             for lookup in (False, True):
                 peers.append(stack.enter_context(openvino(openvino_python, directory, threads, lookup)))
-        prompts = [np.asarray(engine.render(p.text)) for p in chosen]
-        total, done = rounds * len(prompts) * len(peers), iter(range(1, 1 << 30))
-        with console.status("measuring") as status:
-            answers = compare(
-                peers,
-                prompts,
-                engine.eos_ids,
-                max_tokens=max_tokens,
-                rounds=rounds,
-                progress=lambda: status.update(f"{next(done)} of {total} answers"),
-            )
-    found = standings([p.name for p in peers], answers)
+        yield peers
+
+
+def _print(console: Console, found: Sequence[Standing], by_rows: Mapping[str, Mapping[int, float]], title: str) -> None:
+    """The table of answers and that of forwards."""
     columns = ["peer", "ms a token", f"speed ({found[0].peer} = 1)", "same tokens"]
     cells = [[s.peer, f"{s.token_ms:.2f}", f"{s.speed:.2f}", f"{s.equal}/{s.answers}"] for s in found]
-    console.print(table(f"{len(prompts)} prompts, greedy, {threads} threads", columns, cells))
-    title = f"one forward behind {FORWARD_CONTEXT} tokens, milliseconds"
+    console.print(table(title, columns, cells))
     columns = ["runner", *(f"{m} rows" for m in FORWARD_ROWS)]
-    console.print(table(title, columns, [[n, *(f"{ms[m]:.2f}" for m in FORWARD_ROWS)] for n, ms in by_rows.items()]))
-    if json_out:
-        measured = {
-            "arguments": {
-                "model": model,
-                "drafters": [name for name, _ in engine.parts.drafters],
-                "file": str(file) if file else None,
-                "kinds": names,
-                "limit": limit,
-                "max_tokens": max_tokens,
-                "rounds": rounds,
-                "threads": threads,
-            },
-            "target": asdict(engine.target.info),
-            "machine": machine(),
-            "versions": versions(),
-            "commit": commit(),
-            "prompts": [p.id for p in chosen],
-            "standings": [asdict(s) for s in found],
-            "forwards": by_rows,
-            "answers": [[[asdict(a) for a in by_round] for by_round in by_prompt] for by_prompt in answers],
-        }
-        json_out.write_text(json.dumps(measured, indent=1), "utf-8")
+    cells = [[name, *(f"{ms[m]:.2f}" for m in FORWARD_ROWS)] for name, ms in by_rows.items()]
+    console.print(table(f"one forward behind {FORWARD_CONTEXT} tokens, milliseconds", columns, cells))
 
 
 if __name__ == "__main__":

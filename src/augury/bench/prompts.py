@@ -1,4 +1,4 @@
-"""Prompts to measure with: our own, a file in the format of Spec-Bench, or a line each.
+"""Prompts: our own, and those of files and of stdin.
 
 Speculation pays by kind of text, so every prompt has one: copying from the prompt, code and JSON are
 guessed well, free prose is not. The kinds follow Spec-Bench (https://arxiv.org/abs/2401.07851, section 4),
@@ -8,6 +8,7 @@ with four of our own; the sentences are all ours.
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,19 +24,21 @@ UNKNOWN_KIND = "text"
 
 @dataclass(frozen=True)
 class Prompt:
-    """One user message.
+    """A user message, and those that follow it in the same dialogue.
 
     Attributes:
         id: unique in its file.
         kind: what sort of text is asked for.
-        text: the message.
+        text: the first message.
         prediction: what the answer is expected to be, or None.
+        later: the further messages; the benchmark leaves them out.
     """
 
     id: str
     kind: str
     text: str
     prediction: str | None = None
+    later: tuple[str, ...] = ()
 
 
 def own() -> list[Prompt]:
@@ -43,27 +46,41 @@ def own() -> list[Prompt]:
     return parse(files("augury.bench").joinpath("prompts.jsonl").read_text("utf-8"), "prompts.jsonl", rows=True)
 
 
-def read(path: Path) -> list[Prompt]:
-    """Prompts of a file: JSON Lines when its name ends in ``.jsonl``, else every line is a prompt.
+def utf8(path: Path | None) -> str:
+    """The text of a file, or of stdin for None; the end of its last line is not part of it.
 
-    A JSON row has ``prompt`` (text), or ``turns`` (a list of texts, of which the first is used); it may have
-    ``id`` or ``question_id``, ``kind`` or ``category``, and ``prediction``.
+    Raises:
+        InputError: it cannot be read, or is not UTF-8.
+    """
+    name = "stdin" if path is None else str(path)
+    try:
+        raw = sys.stdin.buffer.read() if path is None else path.read_bytes()
+    except OSError as error:
+        raise InputError(f"cannot read {name}: {error.strerror}") from None
+    try:
+        return raw.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{name} is not UTF-8 text: byte 0x{raw[error.start]:02x} at {error.start}; convert it first"
+        ) from None
+
+
+def read(path: Path) -> list[Prompt]:
+    """Prompts of a file: JSON Lines when its name ends in ``.jsonl`` or ``.json``, else every line as it stands.
+
+    A JSON row has ``prompt`` (text), or ``turns`` (the texts of a dialogue, as in Spec-Bench); it may have ``id``
+    or ``question_id``, ``kind`` or ``category``, and ``prediction``. Empty lines are passed over.
 
     Raises:
         InputError: the file cannot be read, or a row has no prompt.
     """
-    try:
-        text = path.read_text("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}; convert it first") from None
-    return parse(text, path.name, rows=path.suffix == ".jsonl")
+    return parse(utf8(path), path.name, rows=path.suffix in (".jsonl", ".json"))
 
 
 def parse(text: str, name: str, *, rows: bool) -> list[Prompt]:
     """Prompts of a text; ``rows`` says whether its lines are JSON. See ``read``."""
-    lines = [(number, line.strip()) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    # Not splitlines(): it also cuts at characters that stand inside texts, such as U+2028.
+    lines = [(number, line.removesuffix("\r")) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     found = [_row(f"{name} line {n}", n, line) if rows else Prompt(str(n), UNKNOWN_KIND, line) for n, line in lines]
     if not found:
         raise InputError(f"{name} has no prompts")
@@ -91,16 +108,16 @@ def select(prompts: Sequence[Prompt], kinds: Sequence[str] = (), limit: int | No
 def _row(where: str, number: int, line: str) -> Prompt:
     try:
         row: Any = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where} is not JSON: {error.msg}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where} is not JSON: {getattr(error, 'msg', error)}") from None
     if not isinstance(row, dict):
         raise InputError(f"{where} is a JSON {type(row).__name__}; an object with prompt or turns is expected")
-    turns = row.get("turns")
-    text = row.get("prompt", turns[0] if isinstance(turns, list) and turns else None)
-    if not isinstance(text, str) or not text.strip():
+    turns = row.get("turns") if row.get("prompt") is None else [row["prompt"]]
+    if not isinstance(turns, list) or not turns or not all(isinstance(t, str) and t.strip() for t in turns):
         raise InputError(f'{where} has neither "prompt" (text) nor "turns" (a list of texts)')
     prediction = row.get("prediction")
     if prediction is not None and not isinstance(prediction, str):
         raise InputError(f"{where} has a prediction that is not text")
     name = row.get("id", row.get("question_id", number))
-    return Prompt(str(name), str(row.get("kind", row.get("category", UNKNOWN_KIND))), text, prediction)
+    kind = row.get("kind", row.get("category", UNKNOWN_KIND))
+    return Prompt(str(name), str(kind), turns[0], prediction, tuple(turns[1:]))

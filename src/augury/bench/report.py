@@ -267,8 +267,36 @@ def _pair(pair: Pair) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """The processor and how many of its cores this process may use."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"cpu": _cpu(), "cores": cores, "system": platform.platform(terse=True)}
+    return {"cpu": processor().name, "cores": usable_cores(), "system": platform.platform(terse=True)}
+
+
+def usable_cores() -> int | None:
+    """Cores this process may use, where the system says so, else all there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A processor as the system describes it.
+
+    Attributes:
+        name: of the model.
+        flags: what it can, in the words of Linux; empty elsewhere.
+    """
+
+    name: str
+    flags: frozenset[str] = frozenset()
+
+
+def processor() -> Processor:
+    """The first processor of this machine."""
+    try:
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        first = ""
+    said = {key.strip(): value.strip() for key, _, value in (row.partition(":") for row in first.splitlines())}
+    name = said.get("model name") or platform.processor() or platform.machine()
+    return Processor(name, frozenset(said.get("flags", "").split()))
 
 
 def versions() -> dict[str, str]:
@@ -295,14 +323,3 @@ def commit() -> str | None:
 def _git(directory: Path, *arguments: str) -> str:
     done = subprocess.run(["git", "-C", str(directory), *arguments], capture_output=True, text=True, check=True)
     return done.stdout.strip()
-
-
-def _cpu() -> str:
-    """The processor's name, as the system gives it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

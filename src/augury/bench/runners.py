@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import time
@@ -15,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from augury.bench.openvino_worker import LOOKUP_TOKENS
-from augury.errors import InputError, MissingPackage, ModelError
+from augury.errors import InputError, ModelError
 from augury.tree import IntArray
 
 if TYPE_CHECKING:
@@ -166,9 +165,10 @@ def transformers_model(model: str) -> Any:
     if Path(model).is_dir():
         return AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
     from augury.models.families import block_config
-    from augury.models.gguf_file import GgufFile, gguf_config, gguf_weights
+    from augury.models.gguf_file import gguf_config, gguf_weights
+    from augury.models.load import open_gguf
 
-    file = GgufFile.open(_gguf_path(model))
+    file = open_gguf(model)
     stored = gguf_config(file)
     if stored.pop("model_type") != "llama":
         raise InputError(f"{model} is a GGUF of {file.architecture}; peers are compared on llama, or on a directory")
@@ -190,19 +190,6 @@ def transformers_model(model: str) -> Any:
     built = LlamaForCausalLM(LlamaConfig(**stored, bos_token_id=None, eos_token_id=None)).to(torch.bfloat16)
     built.load_state_dict(state)
     return built.eval()
-
-
-def _gguf_path(model: str) -> Path:
-    from augury.models.load import EMBEDDED
-
-    if model not in EMBEDDED:
-        return Path(model)
-    embedded = EMBEDDED[model]
-    package, name = embedded.parts[0]
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        raise MissingPackage(f"model {model}", package, f"pip install {embedded.install}")
-    return Path(spec.origin).parent / name
 
 
 def converted(python: Path, model: Any, directory: Path) -> Path:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,20 +12,15 @@ import typer
 from typer import Option
 
 from augury.cli.flags import Guessing, Loading
-from augury.cli.terminal import note
+from augury.cli.terminal import DIFFERS, answering, note, show
 from augury.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from augury.bench.paired import Pair, Progress
+    from augury.bench.paired import Pair
+    from augury.bench.prompts import Prompt
     from augury.bench.report import Summary
-
-DIFFERS = 1
-"""Exit code when an answer that should be the plain one is not."""
-
-WIDTH = 150
-"""Columns of a table that is not printed to a terminal."""
+    from augury.engine.engine import Engine
+    from augury.sampling import Sampling
 
 
 def bench(
@@ -35,7 +28,11 @@ def bench(
     guessing: Guessing,
     each: Annotated[
         bool,
-        Option("--each", help="Every drafter of `augury info` alone, then all together.", rich_help_panel="Drafting"),
+        Option(
+            "--each",
+            help="Every drafter that needs nothing, and prediction, alone, then all together.",
+            rich_help_panel="Drafting",
+        ),
     ] = False,
     file: Annotated[
         Path | None,
@@ -58,73 +55,81 @@ def bench(
 
     Exit code 0: all answers are equal where equality is promised. 1: some are not.
     """
+    _check(guessing, each, json_out)
+    from augury.bench import report
+    from augury.bench.prompts import own, read, select
+    from augury.sampling import Sampling
+
+    samplings = [Sampling(temperature=t, seed=seed) for t in dict.fromkeys(temperature)]
+    prompts = select(own() if file is None else read(file), _names(kinds), limit)
+    runs: list[_Run] = []
+    for number, drafters in enumerate(_sets(guessing, each)):
+        engine = loading.engine(drafters, guessing.acceptance)
+        if number == 0:
+            note(f"{len(prompts)} prompts on {engine.target.info.name}, {engine.target.info.runner}")
+        runs += [_measure(engine, drafters, prompts, s, max_tokens, rounds, markdown) for s in samplings]
+    if len(runs) > 1:
+        show(report.by_run([(run.drafters, run.temperature, run.summary) for run in runs]), markdown)
+    if json_out is not None:
+        arguments = {
+            **asdict(loading), **asdict(guessing), "each": each, "file": file and str(file), "kinds": kinds,
+            "limit": limit, "max_tokens": max_tokens, "temperature": temperature, "seed": seed, "rounds": rounds,
+        }  # fmt: skip
+        measured = [(run.drafters, run.temperature, run.pairs) for run in runs]
+        json_out.write_text(json.dumps(report.document(arguments, engine.target.info, measured), indent=1), "utf-8")
+    if any(run.summary.mismatches for run in runs):
+        raise typer.Exit(DIFFERS)
+
+
+def _check(guessing: Guessing, each: bool, json_out: Path | None) -> None:
+    """Refuse what contradicts itself, before anything is loaded."""
     if each and guessing.drafters != Guessing().drafters:
         raise InputError(f"--each takes every drafter, so --drafters {guessing.drafters} has no place; leave one out")
     if guessing.drafters == "none":
         raise InputError("without a drafter there is nothing to compare; name some with --drafters")
     if json_out is not None and not json_out.parent.is_dir():
         raise InputError(f"--json {json_out}: there is no directory {json_out.parent}")
-    from augury.bench import paired, report
-    from augury.bench.prompts import own, read, select
-    from augury.drafters import DRAFTERS
-    from augury.sampling import Sampling
 
-    samplings = [Sampling(temperature=t, seed=seed) for t in dict.fromkeys(temperature)]
-    prompts = select(own() if file is None else read(file), _names(kinds), limit)
-    sets = [*DRAFTERS, ",".join(DRAFTERS)] if each else [guessing.drafters]
-    runs: list[tuple[str, float, list[Pair]]] = []
-    summaries: list[tuple[str, float, Summary]] = []
-    for number, drafters in enumerate(sets, 1):
-        engine = loading.engine(drafters, guessing.acceptance)
-        if number == 1:
-            note(f"{len(prompts)} prompts on {engine.target.info.name}, {engine.target.info.runner}")
-        for sampling in samplings:
-            with _progress(drafters, len(prompts) * rounds * 2) as told:
-                pairs = paired.run(engine, prompts, sampling, max_tokens=max_tokens, rounds=rounds, progress=told)
-            summary = report.summarise(pairs)
-            runs.append((drafters, sampling.temperature, pairs))
-            summaries.append((drafters, sampling.temperature, summary))
-            _print(report.by_kind(f"{drafters}, temperature {sampling.temperature:g}", summary), markdown)
-            print("\n".join(report.notes(summary)), flush=True)
-    if len(summaries) > 1:
-        _print(report.by_run(summaries), markdown)
-    if json_out is not None:
-        arguments = {
-            **asdict(loading), **asdict(guessing), "each": each, "file": file and str(file), "kinds": kinds,
-            "limit": limit, "max_tokens": max_tokens, "temperature": temperature, "seed": seed, "rounds": rounds,
-        }  # fmt: skip
-        json_out.write_text(json.dumps(report.document(arguments, engine.target.info, runs), indent=1), "utf-8")
-    if any(summary.mismatches for _, _, summary in summaries):
-        raise typer.Exit(DIFFERS)
+
+def _sets(guessing: Guessing, each: bool) -> list[str]:
+    """The drafters of each run."""
+    from augury.drafters import free
+
+    if not each:
+        return [guessing.drafters]
+    alone = [*free(), "prediction"]  # which needs no more than a prompt that has one
+    return [*alone, ",".join(alone)]
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What was measured of some drafters at one temperature."""
+
+    drafters: str
+    temperature: float
+    pairs: list[Pair]
+    summary: Summary
+
+
+def _measure(
+    engine: Engine,
+    drafters: str,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    max_tokens: int,
+    rounds: int,
+    markdown: bool,
+) -> _Run:
+    """Answer all prompts both ways, and print what came of it."""
+    from augury.bench import paired, report
+
+    with answering(drafters, len(prompts) * rounds * 2) as told:
+        pairs = paired.run(engine, prompts, sampling, max_tokens=max_tokens, rounds=rounds, progress=told)
+    summary = report.summarise(pairs)
+    show(report.by_kind(f"{drafters}, temperature {sampling.temperature:g}", summary), markdown)
+    print("\n".join(report.notes(summary)), flush=True)
+    return _Run(drafters, sampling.temperature, pairs, summary)
 
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _print(table: Table, markdown: bool) -> None:
-    from rich.console import Console
-
-    from augury.bench import report
-
-    print(flush=True)
-    if markdown:
-        print(report.markdown(table), end="\n\n", flush=True)
-    else:
-        Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False).print(table)
-
-
-@contextmanager
-def _progress(what: str, answers: int) -> Iterator[Progress | None]:
-    """A bar with the time left, on stderr; nothing when that is no terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=answers)
-        yield lambda prompt: bar.update(task, advance=1, description=f"{what}: {prompt.kind}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
+from augury.bench.prompts import read
 from augury.cli.flags import Guessing, Loading
-from augury.cli.prompts import dialogues
 from augury.cli.terminal import note
 from augury.errors import ContextTooLong, InputError
 from augury.trace.explain import legible
@@ -52,9 +53,7 @@ def check(
     """
     if prompts and file is not None:
         raise InputError("prompts and --file exclude each other; give one of them")
-    asked = [[p] for p in prompts or []] or (dialogues(file) if file else [list(turns) for turns in _BUILTIN])
-    if not asked:
-        raise InputError(f"{file} has no prompts")
+    asked = [[p] for p in prompts or []] or ([[p.text, *p.later] for p in read(file)] if file else _BUILTIN)
     if guessing.drafters == "none":
         raise InputError("without a drafter there is nothing to compare; name some with --drafters")
     from augury.conformance.identity import check_rule, watched
@@ -81,7 +80,7 @@ class _Report:
     accepted: int = 0
     skipped: int = 0
 
-    def dialogue(self, number: int, turns: list[str], sampling: Sampling, max_tokens: int) -> None:
+    def dialogue(self, number: int, turns: Sequence[str], sampling: Sampling, max_tokens: int) -> None:
         """Check every turn of a dialogue; the plain answers make its history."""
         from augury.conformance.identity import examine
 

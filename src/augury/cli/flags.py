@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from typer import Argument, Option
 
 from augury.api import DEFAULT_DRAFTERS
-from augury.cli.prompts import conversation, read
+from augury.bench.prompts import utf8
 from augury.cli.terminal import progress
 from augury.drafters import split
 from augury.errors import InputError
@@ -158,7 +158,7 @@ class Expecting:
 
     def text(self) -> str | None:
         """The expected text, or None."""
-        return self.prediction if self.prediction_file is None else read(self.prediction_file)
+        return self.prediction if self.prediction_file is None else utf8(self.prediction_file)
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,13 @@ class Law:
         list[str], Option(metavar="ID=VALUE", help="Added to a token's logit; repeatable.", rich_help_panel="Sampling")
     ] = field(default_factory=list)
     bad_words: Annotated[
-        list[str], Option(metavar="TEXT", help="Text that may not be written; repeatable.", rich_help_panel="Sampling")
+        list[str],
+        Option(
+            metavar="TEXT",
+            help="Bans the tokens that spell a text, at the start and behind a space; repeatable. Other tokens may "
+            "still spell it.",
+            rich_help_panel="Sampling",
+        ),
     ] = field(default_factory=list)
     min_tokens: Annotated[int, Option(help="Tokens before the answer may end.", rich_help_panel="Sampling")] = 0
     stop_token_ids: Annotated[
@@ -255,14 +261,17 @@ class Asking:
 
     def text(self) -> str:
         """The prompt's text."""
-        return read(self.file) if self.file is not None else read(None) if self.prompt == "-" else self.prompt or ""
+        return utf8(self.file) if self.file is not None else utf8(None) if self.prompt == "-" else self.prompt or ""
 
     def ids(self, engine: Engine, text: str) -> IntArray:
         """Ids of what the engine is asked."""
-        if not self.raw:
-            return conversation(engine, text, self.system)
-        assert engine.tokenizer is not None
-        return engine.tokenizer.encode(text, start=True)
+        if self.raw:
+            assert engine.tokenizer is not None
+            return engine.tokenizer.encode(text, start=True)
+        if engine.template is None:
+            raise InputError(f"{engine.target.info.name} has no chat template; use --raw")
+        before = [{"role": "system", "content": self.system}] if self.system is not None else []
+        return engine.render([*before, {"role": "user", "content": text}])
 
 
 def _bias(text: str) -> tuple[int, float]:

@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -64,29 +63,21 @@ def info(
 def _machine() -> Section:
     import torch
 
+    from augury.bench.report import processor, usable_cores
     from augury.models.native import default_threads, native_available
 
-    cpu = _cpu()
-    flags = set(cpu.get("flags", "").split())
+    cpu = processor()
     missing = native_available()
+    threads = "" if missing else f", {default_threads()} threads by default"
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
-        "cpu": cpu.get("model name", "unknown"),
-        "cores": f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} usable, {default_threads()} threads by default",
-        "cpu_flags": [flag for flag in _CPU_FLAGS if flag in flags],
+        "cpu": cpu.name,
+        "cores": f"{usable_cores()} of {os.cpu_count()} usable{threads}",
+        "cpu_flags": [flag for flag in _CPU_FLAGS if flag in cpu.flags],
         "native": "available" if missing is None else f"not available: {missing}",
         "torch": torch.__version__,
         "gpus": gpus,
     }
-
-
-def _cpu() -> dict[str, str]:
-    """What Linux says of the first processor; empty elsewhere."""
-    try:
-        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-    except OSError:
-        return {}
-    return {key.strip(): value.strip() for key, _, value in (row.partition(":") for row in first.splitlines())}
 
 
 def _models() -> Section:

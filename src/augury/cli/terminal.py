@@ -7,12 +7,20 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from augury.api import Progress
 from augury.errors import AuguryError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from augury.bench.paired import Progress as Answered
+    from augury.models.load import Progress
+
+DIFFERS = 1
+"""Exit code when an answer that should be the plain one is not."""
 
 REFUSED = 2
 """Exit code when something asked for cannot be honoured."""
@@ -22,6 +30,8 @@ INTERRUPTED = 130
 
 PIPE_CLOSED = 141
 """Exit code when the reader of stdout has gone: 128 + SIGPIPE."""
+
+_WIDE = 1000  # columns at most of a table that is not printed to a terminal: as wide as it is
 
 
 def guarded(verb: Callable[..., None]) -> Callable[..., None]:
@@ -64,3 +74,32 @@ def progress() -> Iterator[Progress | None]:
     with bar:
         task = bar.add_task("loading", total=1.0)
         yield lambda what, share: bar.update(task, description=what, completed=share)
+
+
+@contextmanager
+def answering(what: str, answers: int) -> Iterator[Answered | None]:
+    """A bar with the time left while prompts are answered, on stderr; nothing when that is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=answers)
+        yield lambda prompt: bar.update(task, advance=1, description=f"{what}: {prompt.kind}")
+
+
+def show(table: Table, markdown: bool) -> None:
+    """Print a table, or the same as Markdown."""
+    from rich.console import Console
+
+    from augury.bench.report import markdown as as_markdown
+
+    print(flush=True)
+    if markdown:
+        print(as_markdown(table), end="\n\n", flush=True)
+    else:
+        Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False).print(table)

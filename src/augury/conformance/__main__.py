@@ -1,11 +1,8 @@
-"""``python -m augury.conformance [drafter ...]``: the kit on drafters by name, and the kit itself on wrong decoders.
-
-Names are those of ``augury.drafters``, or ``module:Class`` of your own. Without names every drafter that needs
-nothing is tried, and every wrong decoder must be caught. The exit status is 1 if anything was not as it must be.
-"""
+"""``python -m augury.conformance [drafter ...]``: the kit on drafters by name, and the kit itself on wrong decoders."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -16,8 +13,18 @@ from augury.drafters import DRAFTERS, make
 from augury.errors import AuguryError
 
 
-def main(names: Sequence[str]) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Try, print, and give the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m augury.conformance",
+        description="Try drafters: the same tokens, the same law, the contract. Without names every drafter that needs "
+        "nothing is tried, then the toy target, and every wrong decoder must be caught.",
+        epilog="Exit status: 0 if all is as it must be, 1 if not, 2 if it could not be tried.",
+    )
+    parser.add_argument(
+        "drafter", nargs="*", help="a name from `augury info`, with options as in ngram:min=2, or module:Class"
+    )
+    names: list[str] = parser.parse_args(arguments).drafter
     fine = True
     for name in names or [n for n, spec in DRAFTERS.items() if not spec.needs]:
         try:
@@ -39,4 +46,4 @@ def main(names: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from augury.errors import AuguryError
-from augury.sampling import LawArray, Noise
+from augury.noise import LawArray, Noise
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 

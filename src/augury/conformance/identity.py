@@ -8,6 +8,8 @@ depend on what else is in the forward, two tokens whose scores nearly tie may ch
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -18,7 +20,8 @@ import numpy.typing as npt
 from augury.engine.engine import Engine, Prompt
 from augury.errors import InputError
 from augury.models.target import Rows, Target, TargetInfo
-from augury.sampling import Noise, Sampling, Stream
+from augury.noise import Noise, Stream
+from augury.sampling import Sampling
 from augury.tree import DraftTree, FloatArray, IntArray, Path
 
 NEAR = 1e-2
@@ -28,22 +31,81 @@ NEAR_HALF = 0.5
 """The same in 16 bits. Two ways to compute SmolLM2-135M in bfloat16 move its logits, of up to 42, by 0.2 as a rule
 and by 0.6 at most; a cache that keeps one wrong token moves them by 2 to 9."""
 
+KEPT = 1024
+"""Tokens of a row that are kept, those of greatest score. Two that nearly tie are the two greatest but for rounding,
+and what moves logits at all moves the greatest too, so these tell all that is judged; a whole row of 262,144 logits is
+a megabyte, and an answer has thousands of rows."""
+
 Kind = Literal["identical bits", "same tokens", "near tie", "BUG"]
 
 Scores = Callable[[FloatArray, int], npt.NDArray[np.floating]]
 """(f32[V] logits, absolute position of the token they are the law of) -> f[V], whose largest is chosen."""
 
 
-class Watched(Target):
-    """A target that keeps the logits of everything it commits. One request at a time.
+@dataclass(frozen=True)
+class Row:
+    """What is kept of a row of logits.
 
     Attributes:
-        rows: absolute position of a committed token -> f32[V], the logits that follow it; copies.
+        digest: of all its bits.
+        ids: i32[k], the tokens of greatest score, ascending; k is ``KEPT`` or the whole vocabulary.
+        logits: f32[k] of these tokens.
+        scores: f[k], what a drawn token has the largest of; the logits themselves when greedy.
+    """
+
+    digest: bytes
+    ids: IntArray
+    logits: FloatArray
+    scores: npt.NDArray[np.floating]
+
+    @staticmethod
+    def of(logits: FloatArray, position: int = 0, scores: Scores | None = None) -> Row:
+        """Keep of f32[V] logits what ``compare`` needs.
+
+        Args:
+            logits: that follow the token at ``position`` - 1.
+            position: absolute, of the token that they are the law of.
+            scores: None when greedy.
+        """
+        every = logits if scores is None else scores(logits, position)
+        size = min(KEPT, len(every))
+        ids = np.sort(np.argpartition(every, len(every) - size)[len(every) - size :])
+        digest = hashlib.blake2b(np.ascontiguousarray(logits, np.float32).data, digest_size=16).digest()
+        return Row(digest, ids.astype(np.int32), logits[ids], every[ids])
+
+    def logit(self, token: int) -> float:
+        """The logit of a token, NaN when it is not among those kept."""
+        at = self._at(token)
+        return math.nan if at is None else float(self.logits[at])
+
+    def gap(self, token: int, other: int) -> float:
+        """By how much a kept token's score is above another's; infinite when that is not among those kept."""
+        at, against = self._at(token), self._at(other)
+        return math.inf if at is None or against is None else float(self.scores[at]) - float(self.scores[against])
+
+    def moved(self, other: Row) -> float:
+        """Greatest difference to another row's logits, of tokens that both keep; infinite if there are none."""
+        _, here, there = np.intersect1d(self.ids, other.ids, assume_unique=True, return_indices=True)
+        difference = np.abs(self.logits[here].astype(np.float64) - other.logits[there])
+        return float(np.max(difference, initial=-math.inf)) if len(here) else math.inf
+
+    def _at(self, token: int) -> int | None:
+        at = int(np.searchsorted(self.ids, token))
+        return at if at < len(self.ids) and self.ids[at] == token else None
+
+
+class Watched(Target):
+    """A target that keeps what there is to compare of the logits of everything it commits. One request at a time.
+
+    Attributes:
+        rows: absolute position of a committed token -> of the logits that follow it.
+        scores: what the tokens of the request that runs are the largest of; None when greedy.
     """
 
     def __init__(self, target: Target) -> None:
         self.info = target.info
-        self.rows: dict[int, FloatArray] = {}
+        self.rows: dict[int, Row] = {}
+        self.scores: Scores | None = None
         self._target = target
         self._verified: Rows | None = None
 
@@ -71,11 +133,11 @@ class Watched(Target):
         return self._verified
 
     def commit(self, slots: Sequence[int], paths: Sequence[Path]) -> None:
-        """See ``Target.commit``; the logits of the root and of every kept node are kept too."""
+        """See ``Target.commit``; the rows of the root and of every accepted node are kept."""
         assert self._verified is not None
-        position = self._target.length(slots[0])
-        for place, row in enumerate((0, *(node + 1 for node in paths[0].nodes))):
-            self.rows[position + place] = self._verified.logits[0][row].copy()
+        begin = self._target.length(slots[0])
+        for position, row in enumerate((0, *(node + 1 for node in paths[0].nodes)), begin):
+            self.rows[position] = Row.of(self._verified.logits[0][row], position + 1, self.scores)
         self._target.commit(slots, paths)
 
     def truncate(self, slot: int, length: int) -> None:
@@ -94,7 +156,7 @@ class Run:
     Attributes:
         tokens: ids of the answer; ``tokens[j]`` stands at absolute position ``begin + j``.
         begin: tokens of the prompt.
-        rows: absolute position -> f32[V], the logits that follow it.
+        rows: absolute position -> of the logits that follow it.
         drafted: draft tokens verified.
         accepted: draft tokens accepted.
         text: the answer's text.
@@ -102,7 +164,7 @@ class Run:
 
     tokens: tuple[int, ...]
     begin: int
-    rows: Mapping[int, FloatArray]
+    rows: Mapping[int, Row]
     drafted: int = 0
     accepted: int = 0
     text: str = ""
@@ -115,9 +177,10 @@ class Difference:
     Attributes:
         position: absolute position of the token that the differing logits are the law of.
         tokens: the token of the plain and of the drafted run there; None behind the end of an answer.
-        plain: logits of these two tokens in the plain run.
+        plain: logits of these two tokens in the plain run; NaN for one that is not among the greatest there.
         drafted: the same in the drafted run.
-        gap: by how much the plain run preferred its own token (score, not logit, when it was drawn).
+        gap: by how much the plain run preferred its own token (score, not logit, when it was drawn); infinite where
+            the other is not among the greatest.
     """
 
     position: int
@@ -136,7 +199,7 @@ class Verdict:
             does not claim equal bits.
         why: one line.
         positions: how many were compared.
-        moved: greatest difference of any logit at these positions.
+        moved: greatest difference of any of the greatest logits at these positions.
         first: the first difference, if there is one.
     """
 
@@ -148,11 +211,11 @@ class Verdict:
 
 
 def nearness(info: TargetInfo) -> float:
-    """How far apart two scores may be for a near tie on a target: by the width of its weights."""
-    return NEAR if info.weight_bytes >= 3 * info.parameters else NEAR_HALF
+    """How far apart two scores may be for a near tie on a target: by the width of its arithmetic."""
+    return NEAR if info.dtype == "float32" else NEAR_HALF
 
 
-def compare(plain: Run, drafted: Run, *, exact: bool, near: float = NEAR, scores: Scores | None = None) -> Verdict:
+def compare(plain: Run, drafted: Run, *, exact: bool, near: float = NEAR) -> Verdict:
     """Judge a drafted run by the plain one.
 
     Args:
@@ -160,7 +223,6 @@ def compare(plain: Run, drafted: Run, *, exact: bool, near: float = NEAR, scores
         drafted: the run of the same prompt, parameters and seed with drafts.
         exact: whether the target promises the same bits whatever else is in the forward.
         near: if not, how far apart two scores may be for a near tie; logits may move by twice that.
-        scores: what a drawn token is the largest of; the logits themselves (greedy) when None.
     """
     moved, first = 0.0, None
     for j in range(max(len(plain.tokens), len(drafted.tokens))):
@@ -170,12 +232,12 @@ def compare(plain: Run, drafted: Run, *, exact: bool, near: float = NEAR, scores
             ends = Difference(position, (a, b))
             return Verdict("BUG", "the same tokens, but one answer ends earlier", j, moved, first or ends)
         rows = plain.rows[position - 1], drafted.rows[position - 1]
-        equal = np.array_equal(rows[0].view(np.uint32), rows[1].view(np.uint32))
+        equal = rows[0].digest == rows[1].digest
         if equal and a == b:
             continue
-        here = _difference(position, (a, b), rows, scores)
+        here = _difference(position, (a, b), rows)
         if not equal:
-            moved = max(moved, float(np.max(np.abs(rows[0].astype(np.float64) - rows[1]))))
+            moved = max(moved, rows[0].moved(rows[1]))
             first = first or here
         if not equal and exact:
             return Verdict("BUG", "the target promises equal bits, and these logits differ", j + 1, moved, here)
@@ -184,8 +246,7 @@ def compare(plain: Run, drafted: Run, *, exact: bool, near: float = NEAR, scores
         if moved > 2 * near:
             return Verdict("BUG", f"logits moved by {moved:.3g}; rounding explains {2 * near:g}", j + 1, moved, here)
         if a != b:
-            back = _difference(position, (b, a), rows[::-1], scores)
-            if max(abs(here.gap), abs(back.gap)) <= near:
+            if max(abs(rows[0].gap(a, b)), abs(rows[1].gap(b, a))) <= near:
                 return Verdict("near tie", f"the two tokens are within {near:g} of each other", j + 1, moved, here)
             return Verdict("BUG", f"the two tokens are further apart than {near:g}", j + 1, moved, here)
     count = len(plain.tokens)
@@ -194,18 +255,9 @@ def compare(plain: Run, drafted: Run, *, exact: bool, near: float = NEAR, scores
     return Verdict("same tokens", "this target's logits depend on what else is in the forward", count, moved, first)
 
 
-def _difference(
-    position: int, tokens: tuple[int, int], rows: tuple[FloatArray, FloatArray], scores: Scores | None
-) -> Difference:
-    a, b = tokens
-    score = rows[0] if scores is None else scores(rows[0], position)
-    return Difference(
-        position,
-        tokens,
-        (float(rows[0][a]), float(rows[0][b])),
-        (float(rows[1][a]), float(rows[1][b])),
-        float(score[a]) - float(score[b]),
-    )
+def _difference(position: int, tokens: tuple[int, int], rows: tuple[Row, Row]) -> Difference:
+    plain, drafted = ((row.logit(tokens[0]), row.logit(tokens[1])) for row in rows)
+    return Difference(position, tokens, plain, drafted, 0.0 if tokens[0] == tokens[1] else rows[0].gap(*tokens))
 
 
 def watched(engine: Engine) -> Engine:
@@ -251,13 +303,12 @@ def examine(engine: Engine, prompt: Prompt, sampling: Sampling, *, max_tokens: i
     plain = _run(engine, prompt, sampling, max_tokens, draft=False)
     drafted = _run(engine, prompt, sampling, max_tokens, draft=True)
     info = engine.target.info
-    verdict = compare(plain, drafted, exact=info.exact, near=nearness(info), scores=_scores(sampling))
-    return verdict, plain, drafted
+    return compare(plain, drafted, exact=info.exact, near=nearness(info)), plain, drafted
 
 
 def _run(engine: Engine, prompt: Prompt, sampling: Sampling, max_tokens: int, draft: bool) -> Run:
     assert isinstance(engine.target, Watched)
-    engine.target.rows = {}
+    engine.target.rows, engine.target.scores = {}, _scores(sampling)
     result = engine.generate(prompt, sampling, max_tokens=max_tokens, draft=draft)
     record = result.record
     return Run(result.tokens, record.prompt_tokens, engine.target.rows, record.drafted, record.accepted, result.text)

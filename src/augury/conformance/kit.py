@@ -77,7 +77,8 @@ def _same_tokens(make: MakeDrafter) -> list[Check]:
                 truth = [plain.generate(p, sampling, max_tokens=30, ignore_eos=ignore) for p in PROMPTS]
                 for prompt, true in zip(PROMPTS, truth, strict=True):
                     # What is predicted is right in part, so that a drafter which uses it is right in part.
-                    hint = [t if i % 7 else (t + 1) % 5 for i, t in enumerate(true.tokens)]
+                    right = [t if i % 7 else (t + 1) % 5 for i, t in enumerate(true.tokens)]
+                    hint = right if drafted.reads_prediction else None
                     try:
                         one = drafted.generate(prompt, sampling, max_tokens=30, ignore_eos=ignore, prediction=hint)
                     except Exception as error:
@@ -129,7 +130,8 @@ def _same_law(make: MakeDrafter, rule: Rule, samples: int) -> Iterator[Check]:
 
     Where drafts were sampled they are counted as well, since noise used twice cannot be seen branch by branch.
     """
-    prompt, hint = (0, 2, 1, 0, 2), (1, 0, 2, 2, 1, 0)
+    prompt = (0, 2, 1, 0, 2)
+    hint = (1, 0, 2, 2, 1, 0) if make(ToyTarget(3)).reads_prediction else None
     drafted, sampled, failed, counted = 0, False, False, list[ToyTarget]()
     for vocab, seed, length in TOYS:
         target = ToyTarget(vocab, seed)
@@ -140,9 +142,9 @@ def _same_law(make: MakeDrafter, rule: Rule, samples: int) -> Iterator[Check]:
         with engine() as one:
             seeds = [Sampling(temperature=1.0, seed=s) for s in range(5)]
             answers = [one.generate(prompt, s, max_tokens=12, ignore_eos=True, prediction=hint) for s in seeds]
-        trees = [step.tree for answer in answers for step in answer.record.steps]
-        drafted += sum(map(len, trees))
-        sampled = sampled or any(tree.laws for tree in trees)
+        steps = [step for answer in answers for step in answer.record.steps]
+        drafted += sum(step.drafted for step in steps)
+        sampled = sampled or any(step.sampled for step in steps)
         for kind, sampling in LAWS.items():
             name = f"law under {rule}, {kind}, {vocab} tokens, exact"
             try:

@@ -20,7 +20,8 @@ import augury.engine.engine as engine_module
 from augury.conformance.exact import Chances, ExactNoise, NotEnumerable, outcomes
 from augury.conformance.toys import ToyTarget
 from augury.engine.engine import Engine
-from augury.sampling import LawArray, Noise, Sampler, Sampling
+from augury.noise import LawArray, Noise
+from augury.sampling import Sampler, Sampling
 
 Answer = tuple[int, ...]
 Joint = Mapping[Answer, float]
@@ -123,7 +124,8 @@ def empirical(
     for seed in range(samples):
         tokens: list[int] = []
         seeded = replace(sampling, seed=seed)
-        chunks = engine.stream(prompt, seeded, max_tokens=length + ahead, ignore_eos=True, prediction=prompt)
+        hint = prompt if engine.reads_prediction else None
+        chunks = engine.stream(prompt, seeded, max_tokens=length + ahead, ignore_eos=True, prediction=hint)
         while len(tokens) < length:
             tokens += next(chunks).tokens
         chunks.close()

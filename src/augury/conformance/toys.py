@@ -14,7 +14,8 @@ import numpy as np
 from augury.drafters.drafter import Drafter, View
 from augury.errors import InputError
 from augury.models.target import Rows, Target, TargetInfo
-from augury.sampling import LawArray, Noise, Sampler, Sampling, race
+from augury.noise import LawArray, Noise, race
+from augury.sampling import Sampler, Sampling
 from augury.tree import DraftTree, FloatArray, IntArray, Path
 
 _START = 0x9E3779B9
@@ -46,6 +47,7 @@ class ToyTarget(Target):
             name=f"toy of {vocab_size} tokens",
             family="toy",
             runner="numpy",
+            dtype="float32",
             vocab_size=vocab_size,
             context=context,
             hidden_size=2,

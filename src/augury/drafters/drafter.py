@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
 from augury.sampling import Noise
 from augury.tree import DraftTree, FloatArray, IntArray, Path
 
@@ -115,8 +113,3 @@ class Drafter(ABC):
 
     def close(self, view: View) -> None:  # noqa: B027
         """Forget a request."""
-
-
-def as_tokens(values: list[int]) -> IntArray:
-    """I32 array of token ids."""
-    return np.asarray(values, np.int32)

@@ -51,6 +51,8 @@ class _Request:
 class Prediction(Drafter):
     """Follows ``view.prediction``; without one it has no guess."""
 
+    reads_prediction = True
+
     def __init__(self) -> None:
         self._survival = Survival(_KINDS)
         self._requests: dict[int, _Request] = {}

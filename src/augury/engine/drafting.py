@@ -48,11 +48,11 @@ class Offer:
     asked: tuple[tuple[int, float], ...] = ()
 
 
-def begin(drafters: Named, request: Request, asking: Asking) -> None:
+def begin(drafters: Named, request: Request, asking: Asking, trust: Trust) -> None:
     """Show a new request to every drafter; one that cannot begin is left out of it."""
     if not request.switches.draft:
         return
-    request.asking = asking.own()
+    request.asking, request.trust = asking.own(), trust.own()
     for index, (_, drafter) in enumerate(drafters):
         request.opened.add(index)  # before the call: one that fails half-way is closed too
         try:
@@ -80,9 +80,7 @@ def end(drafters: Named, request: Request) -> None:
             _fault(request, index, error, final=False)
 
 
-def propose(
-    drafters: Named, request: Request, info: TargetInfo, limit: int, trust: Trust, costs: Costs | None
-) -> Offer:
+def propose(drafters: Named, request: Request, info: TargetInfo, limit: int, costs: Costs | None) -> Offer:
     """The guesses of every drafter that is worth asking, checked, merged, and cut where nothing more could be emitted.
 
     Args:
@@ -90,7 +88,6 @@ def propose(
         request: for which.
         info: of the target.
         limit: nodes one drafter may propose.
-        trust: how far their survival is believed.
         costs: what the target's forwards cost; None asks all drafters.
     """
     # The step emits one token more than it accepts, and the root itself takes one place of the context.
@@ -104,7 +101,7 @@ def propose(
 
     def merged() -> DraftTree:
         whole = DraftTree.merge([trees[index] for index in sorted(trees)])
-        return trust.temper(shallow(best_chain(whole) if chains else whole, depth))
+        return request.trust.temper(shallow(best_chain(whole) if chains else whole, depth))
 
     cheap_first = sorted(range(len(drafters)), key=lambda i: costs is not None and not request.asking.cheap(i, plain))
     for index in cheap_first:

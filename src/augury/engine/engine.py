@@ -250,6 +250,8 @@ class Engine:
         if sampling.min_tokens > room:
             raise InputError(f"min_tokens is {sampling.min_tokens}; behind the prompt the context has room for {room}")
         ends = frozenset(sampling.stop_token_ids) | (frozenset() if ignore_eos else frozenset(self.eos_ids))
+        if isinstance(stop, bytes) or not isinstance(stop, Sequence) or not all(isinstance(s, str) for s in stop):
+            raise InputError(f"stop is {shown(stop)}; give a text or a list of texts")
         stops = Stops(
             max_tokens=min(max_tokens, room),
             strings=(stop,) if isinstance(stop, str) else tuple(stop),
@@ -305,7 +307,10 @@ class Engine:
             if self.tokenizer is None:
                 raise InputError(f"the {what} is text, but this engine has no tokenizer; give token ids")
             return self.tokenizer.encode(prompt, special=True, start=what == "prompt")
-        ids = np.asarray(prompt)
+        try:
+            ids = np.asarray(prompt)
+        except ValueError:  # ragged
+            ids = np.empty((0, 0))
         if ids.ndim != 1 or (ids.size and not np.issubdtype(ids.dtype, np.integer)):
             raise InputError(f"the {what} must be text or a flat list of token ids")
         vocab = self.target.info.vocab_size
@@ -420,7 +425,7 @@ class Engine:
         request.record.prefill_ms += 1e3 * (time.perf_counter() - clock)
         if request.filled == len(held):
             request.ready = True
-            begin(self.parts.drafters, request, self.parts.asking)
+            begin(self.parts.drafters, request, self.parts.asking, self.parts.trust)
         return len(chunk)
 
     def _fail(self, request: Request, error: BaseException) -> None:

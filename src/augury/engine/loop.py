@@ -43,7 +43,7 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
     committed = [r.length - 1 for r in batch]
     costs = parts.meter.costs if parts.meter else None
     offers = [
-        propose(parts.drafters, r, parts.target.info, costs.useful_nodes(n) if costs else MAX_NODES, parts.trust, costs)
+        propose(parts.drafters, r, parts.target.info, costs.useful_nodes(n) if costs else MAX_NODES, costs)
         for r, n in zip(batch, committed, strict=True)
     ]
     trees = choose([offer.tree for offer in offers], costs, committed)
@@ -69,7 +69,8 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
         hidden = rows.hidden[j] if rows.hidden is not None else None
         wanted = _logprobs(request, tree, paths[j], emitted[j], logits)
         if request.error is None:
-            parts.trust.learn(offers[j].tree, tree, paths[j])
+            parts.trust.learn(offers[j].tree, tree, paths[j], request.trust)
+            request.trust.learn(offers[j].tree, tree, paths[j])
             if costs:
                 _learn_asking(parts, request, offers[j], len(tree) + 1, len(emitted[j]), costs)
             if request.opened:

@@ -11,6 +11,7 @@ import numpy as np
 from augury.drafters.drafter import Rule, View
 from augury.engine.asking import Asking
 from augury.engine.output import Output
+from augury.engine.trust import Trust
 from augury.record import FinishReason, RequestRecord, StepRecord
 from augury.sampling import Noise, Sampler
 from augury.tree import FloatArray, IntArray
@@ -107,6 +108,8 @@ class Request:
         """Whether nobody waits for it any more."""
         self.asking = Asking()
         """Which drafters pay in this request."""
+        self.trust = Trust()
+        """How far they are believed in it."""
         self.opened: set[int] = set()
         """Drafters (by index) that were shown the request and not yet told to forget it."""
         self.benched: dict[int, str] = {}

@@ -6,6 +6,8 @@ may be calibrated badly or not at all. So the engine raises the survival that a 
 learnt where it matters: on the nodes that were picked. With S stated and y = 1 for an accepted node, each step moves
 log g by one damped Newton step on the log-likelihood of y under S^g. The order of one drafter's nodes never changes.
 
+A text may copy itself more or less than others do: each request begins with the engine's powers and goes on by itself.
+
 A drafter that is believed too little to be verified could never prove itself again: while none of its nodes is picked,
 its power drifts back to the start.
 """
@@ -25,11 +27,17 @@ _DRIFT = 0.002  # back to the start, each step without a verified node
 
 
 class Trust:
-    """The powers of one engine's drafters, f64[256] by their place."""
+    """The powers of the drafters of one engine, or in one request of it; f64[256] by their place."""
 
     def __init__(self) -> None:
         self.powers = np.full(256, _START)
         self._curvatures = np.full(256, _PRIOR)
+
+    def own(self) -> Trust:
+        """For a new request: begins with these powers, which weigh no more than at the start."""
+        trust = Trust()
+        trust.powers = self.powers.copy()
+        return trust
 
     def temper(self, tree: DraftTree) -> DraftTree:
         """The tree with survival as it is to be believed."""
@@ -42,22 +50,25 @@ class Trust:
                     survival[i] = min(survival[i], survival[parent])
         return DraftTree(tree.tokens, tree.parents, survival, tree.source, tree.laws)
 
-    def learn(self, offered: DraftTree, tree: DraftTree, path: Path) -> None:
+    def learn(self, offered: DraftTree, tree: DraftTree, path: Path, tempered: Trust | None = None) -> None:
         """Learn from what was verified of a tempered tree.
 
         Args:
             offered: what ``temper`` gave.
             tree: what of it was verified.
             path: the accepted nodes of ``tree``.
+            tempered: who tempered it, if another.
         """
+        used = (tempered or self).powers.copy()
         for source in np.unique(offered.source).tolist():
             own = np.flatnonzero(tree.source == source)
             power = float(self.powers[source])
             if not len(own):
                 self.powers[source] += _DRIFT * (_START - power)
                 continue
-            p = np.clip(tree.survival[own].astype(np.float64), 1e-4, 1.0 - 1e-3)
-            log = np.log(p)  # power times the log of what was stated
+            stated = np.clip(tree.survival[own].astype(np.float64), 1e-4, 1.0 - 1e-3) ** (1.0 / used[source])
+            p = np.clip(stated**power, 1e-4, 1.0 - 1e-3)
+            log = np.log(p)
             accepted = np.isin(own, np.asarray(path.nodes, np.intp))
             slope = float(np.sum(log * (accepted - p) / (1.0 - p)))
             self._curvatures[source] = _FADE * self._curvatures[source] + float(np.sum(log**2 * p / (1.0 - p)))

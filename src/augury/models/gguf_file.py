@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from augury.errors import ModelError
+from augury.errors import ModelError, shown
 from augury.models.config import BlockConfig
 from augury.models.families import NotABlock
 from augury.models.weights import Edit, Part, Weights, spread
@@ -53,12 +53,14 @@ class GgufFile:
 
     def __init__(self, data: bytes | mmap.mmap, name: str) -> None:
         self._data = data
+        self.name = name
         try:
             self._fields, self._tensors = _header(data)
+            shards = _whole(self._fields, "split.count", 1)
         except (struct.error, IndexError, UnicodeDecodeError, ValueError) as damage:
             raise ModelError(f"{name} is not a sound GGUF file: {damage}") from None
-        if int(self.get("split.count") or 1) > 1:
-            raise ModelError(f"{name} is one shard of {self.get('split.count')}; join them with gguf-split")
+        if shards > 1:
+            raise ModelError(f"{name} is one shard of {shards}; join them with gguf-split")
         self.architecture = str(self.get("general.architecture"))
 
     @staticmethod
@@ -83,6 +85,10 @@ class GgufFile:
         if value is None:
             raise ModelError(f"the GGUF metadata lack {self.architecture}.{key}")
         return value
+
+    def file(self, name: str) -> str:
+        """See ``Source``."""
+        return self.name
 
     def names(self) -> Iterable[str]:
         """See ``Source``."""
@@ -181,8 +187,8 @@ def _header(data: bytes | mmap.mmap) -> tuple[dict[str, Any], dict[str, _Stored]
             raise ValueError(f"tensor {name} has {axes} axes")
         shape = tuple(cursor.scalar("Q") for _ in range(axes))[::-1]  # stored innermost first
         places.append((name, shape, gguf.GGMLQuantizationType(cursor.scalar("I")), cursor.scalar("Q")))
-    alignment = int(fields.get("general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT))
-    base = -(-cursor.at // max(alignment, 1)) * alignment
+    alignment = _whole(fields, "general.alignment", gguf.GGUF_DEFAULT_ALIGNMENT)
+    base = -(-cursor.at // alignment) * alignment
     found: dict[str, _Stored] = {}
     for name, shape, kind, offset in places:
         block, width = gguf.GGML_QUANT_SIZES[kind]
@@ -191,6 +197,14 @@ def _header(data: bytes | mmap.mmap) -> tuple[dict[str, Any], dict[str, _Stored]
             raise ValueError(f"tensor {name} of shape {list(shape)} does not lie inside the file")
         found[name] = _Stored(shape, kind, base + offset, size)
     return fields, found
+
+
+def _whole(fields: Mapping[str, Any], key: str, default: int) -> int:
+    """A positive whole number of the metadata; 0 means the default."""
+    value = fields.get(key, default)
+    if not isinstance(value, int) or value < 0:
+        raise ValueError(f"{key} is {shown(value)}; it must be a whole number")
+    return value or default
 
 
 def gguf_config(file: GgufFile) -> dict[str, Any]:

@@ -22,14 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from augury.errors import CannotRollBack, InputError, ModelError
+from augury.errors import CannotRollBack, InputError, ModelError, first_line
+from augury.models.families import DEFAULT_CONTEXT
 from augury.models.forward import Segment
 from augury.models.runner import Runner
 from augury.models.target import TargetInfo
 from augury.tree import MAX_NODES, FloatArray
 
 _ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
-_DEFAULT_CONTEXT = 8192
 
 
 class TransformersForward:
@@ -144,7 +144,7 @@ class TransformersForward:
             fresh, _ = self.run([_chain(0, 0, right)], logits=True)
         except Exception as error:  # whatever a model raises when it is given this kind of cache
             raise CannotRollBack(
-                f"{self._kind()} does not run on a key-value cache that can be cut: {_line(error)}"
+                f"{self._kind()} does not run on a key-value cache that can be cut: {first_line(error)}"
             ) from None
         assert rolled is not None
         assert fresh is not None
@@ -195,10 +195,10 @@ def transformers_target(
     """
     model = _load(directory, name, dtype, device)
     config = model.config.get_text_config(decoder=True)
-    own = getattr(config, "max_position_embeddings", None) or _DEFAULT_CONTEXT
+    own = getattr(config, "max_position_embeddings", None) or DEFAULT_CONTEXT
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
     limit = own if takes_positions else own - MAX_NODES - 1  # a tree may not reach beyond a table of positions
-    context = min(limit, _DEFAULT_CONTEXT) if max_model_len is None else max_model_len
+    context = min(limit, DEFAULT_CONTEXT) if max_model_len is None else max_model_len
     if not 1 <= context <= limit:
         raise InputError(f"max_model_len {context} is not between 1 and {limit}, the context of this model")
     forward = TransformersForward(model, slots, own)
@@ -209,6 +209,7 @@ def transformers_target(
         name=name,
         family=config.model_type,
         runner=f"{forward.name} ({why})",
+        dtype=dtype,
         vocab_size=forward.vocab_size,
         context=context,
         hidden_size=config.hidden_size,
@@ -234,7 +235,7 @@ def _load(directory: Path, name: str, dtype: str, device: str) -> Any:
                 local_files_only=True,
             )
     except Exception as error:  # the library raises many kinds, some bare
-        raise ModelError(f"transformers cannot load {name}: {_line(error)}") from None
+        raise ModelError(f"transformers cannot load {name}: {first_line(error)}") from None
     return model.to(device).eval()
 
 
@@ -266,10 +267,6 @@ def _chain(slot: int, length: int, tokens: Sequence[int]) -> Segment:
 def _alike(a: FloatArray, b: FloatArray) -> bool:
     """Equal up to rounding, bf16's included: a wrong mask or position moves logits by about their spread."""
     return bool(np.abs(a - b).max() < 0.1 * b.std())
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ class Linear:
         self.dtype = dtype
         self.rows, self.columns = weight.shape
         stored = weight.to(device=device, dtype=dtype)
-        self.packed = device.type == "cpu" and torch.backends.mkldnn.is_available()
+        self.packed = device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         # Without AVX-512 oneDNN has no bf16 product: the same rounded numbers are then multiplied as f32.
         bf16 = self.packed and torch.ops.mkldnn._is_mkldnn_bf16_supported()
         self.wide = device.type == "cpu" and dtype == torch.bfloat16 and not bf16

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from augury.errors import InputError, MissingPackage, ModelError, UnknownName
+from augury.errors import InputError, MissingPackage, ModelError, UnknownName, first_line, shown
 from augury.models.target import Target, TargetInfo
 from augury.models.template import ChatTemplate
 from augury.models.tokenizer import Tokenizer, tokenizer_from_file, tokenizer_from_gguf
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from augury.models.weights import Weights
 
 Progress = Callable[[str, float], None]
+"""Called with what is being done and the share of it that is done, 0 to 1."""
 
 DTYPES = ("bfloat16", "float32", "float16")
 RUNNERS = ("native", "torch", "transformers")
@@ -81,7 +82,7 @@ class _Files:
     config: Mapping[str, Any]
     tokenizer: Tokenizer
     template: ChatTemplate | None
-    eos_ids: tuple[int, ...]
+    ends: frozenset[int]  # as the files name them, be they in the vocabulary or not
     weights: Callable[[BlockConfig], Weights]
     directory: Path | None  # None for GGUF, which transformers does not run here
 
@@ -132,7 +133,7 @@ def load_target(
     say("reading weights", 0.1)
     target = _target(files, kind, place, threads, max_model_len, max_num_seqs, runner)
     say("ready", 1.0)
-    return Loaded(target, files.tokenizer, files.template, files.eos_ids)
+    return Loaded(target, files.tokenizer, files.template, _ends(files, target.info.vocab_size))
 
 
 def _check_options(
@@ -230,6 +231,7 @@ def _info(name: str, config: BlockConfig, weights: Weights, forward: Forward, dt
         name=name,
         family=config.family,
         runner=f"{forward.name} ({why})" if why else forward.name,
+        dtype=dtype,
         vocab_size=config.vocab_size,
         context=config.context,
         hidden_size=config.hidden_size,
@@ -258,12 +260,8 @@ def _through_transformers(
 
 def _open(model: str | os.PathLike[str]) -> _Files:
     path = Path(model)
-    if isinstance(model, str) and model in EMBEDDED:
-        return _embedded(model)
-    if path.is_file() and path.suffix == ".gguf":
-        from augury.models.gguf_file import GgufFile
-
-        return _gguf(GgufFile.open(path), path.stem)
+    if _is_gguf(model):
+        return _gguf(open_gguf(model), model if isinstance(model, str) and model in EMBEDDED else path.stem)
     if path.is_dir():
         return _directory(path)
     if path.exists():
@@ -273,43 +271,58 @@ def _open(model: str | os.PathLike[str]) -> _Files:
     raise UnknownName("model", str(model), [*EMBEDDED, "a directory with safetensors", "a .gguf file"])
 
 
-def _embedded(name: str) -> _Files:
+def _is_gguf(model: str | os.PathLike[str]) -> bool:
+    return (isinstance(model, str) and model in EMBEDDED) or (Path(model).suffix == ".gguf" and Path(model).is_file())
+
+
+def open_gguf(model: str | os.PathLike[str]) -> GgufFile:
+    """The GGUF file of an embedded name, all its parts, or of a path.
+
+    Raises:
+        MissingPackage: the package that holds it is not installed.
+        ModelError: it is damaged.
+    """
     from augury.models.gguf_file import GgufFile
 
-    embedded = EMBEDDED[name]
+    if not (isinstance(model, str) and model in EMBEDDED):
+        return GgufFile.open(Path(model))
+    embedded = EMBEDDED[model]
     paths = []
     for package, file in embedded.parts:
         spec = importlib.util.find_spec(package)
         home = None if spec is None or spec.origin is None else Path(spec.origin).parent
         if home is None or not (home / file).is_file():
-            raise MissingPackage(f"model {name}", package, f"pip install {embedded.install}")
+            raise MissingPackage(f"model {model}", package, f"pip install {embedded.install}")
         paths.append(home / file)
     if len(paths) == 1:
-        return _gguf(GgufFile.open(paths[0]), name)
+        return GgufFile.open(paths[0])
     whole = b"".join(path.read_bytes() for path in paths)
     if hashlib.sha256(whole).hexdigest() != embedded.sha256:
-        raise ModelError(f"the parts of {name} are damaged: their checksum is wrong; reinstall the packages")
-    return _gguf(GgufFile(whole, name), name)
+        raise ModelError(f"the parts of {model} are damaged: their checksum is wrong; reinstall the packages")
+    return GgufFile(whole, model)
 
 
 def _gguf(file: GgufFile, name: str) -> _Files:
     from augury.models.gguf_file import gguf_config, gguf_weights
 
     tokenizer = tokenizer_from_gguf(file.get)
-    ends = {file.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom")}
+    ends: set[int] = set()
+    for kind in ("eos", "eot", "eom"):
+        key = f"tokenizer.ggml.{kind}_token_id"
+        ends |= _ids(file.get(key), file.name, key)
     tokens = file.get("tokenizer.ggml.tokens")
     variables: dict[str, str] = {}
     for key, kind in (("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")):
         id = file.get(f"tokenizer.ggml.{kind}_token_id")
         if isinstance(id, int) and 0 <= id < len(tokens):
             variables[key] = tokens[id]
-    source = file.get("tokenizer.chat_template")
+    source = _text(file.get("tokenizer.chat_template"), file.name, "tokenizer.chat_template")
     return _Files(
         name=name,
         config=gguf_config(file),
         tokenizer=tokenizer,
         template=None if source is None else ChatTemplate(source, name, variables),
-        eos_ids=_ends(ends, tokenizer),
+        ends=frozenset(ends),
         weights=lambda config: gguf_weights(config, file),
         directory=None,
     )
@@ -323,26 +336,24 @@ def _directory(path: Path) -> _Files:
     if not (path / "tokenizer.json").is_file():
         raise ModelError(f"{path.name} has no tokenizer.json; save the tokenizer in the fast format beside the weights")
     tokenizer = tokenizer_from_file(path / "tokenizer.json")
-    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else {}
-    ends: set[Any] = set()
-    for source in (config, text or {}, _json(path / "generation_config.json")):
-        value = source.get("eos_token_id")
-        ends.update(value if isinstance(value, list) else [value])
+    inner = config.get("text_config")
+    ends: set[int] = set()
+    for name, source in (
+        ("config.json", config),
+        ("config.json", inner if isinstance(inner, dict) else {}),
+        ("generation_config.json", _json(path / "generation_config.json")),
+    ):
+        ends |= _ids(source.get("eos_token_id"), name, "eos_token_id", several=True)
     settings = _json(path / "tokenizer_config.json")
-    variables = {
-        key: value["content"] if isinstance(value, dict) else value
-        for key in ("bos_token", "eos_token", "unk_token", "pad_token")
-        if (value := settings.get(key)) is not None
-    }
-    if "eos_token" in variables:
-        ends.add(tokenizer.id(variables["eos_token"]))
+    variables = _token_texts(settings)
+    end = tokenizer.id(variables["eos_token"]) if "eos_token" in variables else None
     source_text = _template_source(path, settings)
     return _Files(
         name=path.name,
         config=config,
         tokenizer=tokenizer,
         template=None if source_text is None else ChatTemplate(source_text, path.name, variables),
-        eos_ids=_ends(ends, tokenizer),
+        ends=frozenset(ends if end is None else {*ends, end}),
         weights=lambda block: huggingface_weights(block, path),
         directory=path,
     )
@@ -352,10 +363,38 @@ _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|
 """Control tokens that end a chat turn; some files name only the end of a document."""
 
 
-def _ends(ids: set[Any], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """End tokens named by the files, and those that end a chat turn."""
-    turns = {id for id, text in tokenizer.special.items() if text in _TURN_ENDS}
-    return tuple(sorted({id for id in ids if isinstance(id, int)} | turns))
+def _ends(files: _Files, vocab_size: int) -> tuple[int, ...]:
+    """End tokens named by the files, and those that end a chat turn; ids outside 0..V-1 are how files say "none"."""
+    turns = {id for id, text in files.tokenizer.special.items() if text in _TURN_ENDS}
+    return tuple(sorted(id for id in files.ends | turns if 0 <= id < vocab_size))
+
+
+def _ids(value: object, file: str, key: str, several: bool = False) -> set[int]:
+    """The token ids a key of a file names."""
+    listed = value if several and isinstance(value, list) else [] if value is None else [value]
+    for one in listed:
+        if not isinstance(one, int) or isinstance(one, bool):
+            kind = "a token id or a list of them" if several else "a token id"
+            raise ModelError(f"{file} has {key} = {shown(value)}; it must be {kind}")
+    return set(listed)
+
+
+def _text(value: object, file: str, key: str) -> str | None:
+    """The text a key of a file holds, or None. JSON can spell half a character, which no text holds."""
+    if value is None or (isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)):
+        return value
+    raise ModelError(f"{file} has {key} = {shown(value)}; it must be text")
+
+
+def _token_texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Special tokens as ``tokenizer_config.json`` spells them: each a text, or a mapping with its ``content``."""
+    found = {}
+    for key in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        value = settings.get(key)
+        text = _text(value.get("content", value) if isinstance(value, dict) else value, "tokenizer_config.json", key)
+        if text is not None:
+            found[key] = text
+    return found
 
 
 def _json(path: Path, needed: bool = False) -> dict[str, Any]:
@@ -367,8 +406,8 @@ def _json(path: Path, needed: bool = False) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text("utf-8"))
-    except ValueError as damage:
-        raise ModelError(f"{path.name} is not JSON: {damage}") from None
+    except (ValueError, RecursionError) as damage:
+        raise ModelError(f"{path.name} is not JSON: {first_line(damage)}") from None
     if not isinstance(found, dict):
         raise ModelError(f"{path.name} is not a JSON object")
     return found
@@ -377,8 +416,11 @@ def _json(path: Path, needed: bool = False) -> dict[str, Any]:
 def _template_source(path: Path, settings: Mapping[str, Any]) -> str | None:
     file = path / "chat_template.jinja"
     if file.is_file():
-        return file.read_text("utf-8")
+        try:
+            return file.read_text("utf-8")
+        except UnicodeDecodeError as damage:
+            raise ModelError(f"{file.name} is not UTF-8 text: {first_line(damage)}") from None
     found = settings.get("chat_template")
-    if isinstance(found, list):  # several by name
-        found = next((t.get("template") for t in found if t.get("name") == "default"), None)
-    return found if isinstance(found, str) else None
+    if isinstance(found, list) and all(isinstance(one, dict) for one in found):  # several by name
+        found = next((one.get("template") for one in found if one.get("name") == "default"), None)
+    return _text(found, "tokenizer_config.json", "chat_template")

@@ -22,6 +22,7 @@ class TargetInfo:
         name: how the user named it.
         family: architecture, as in the HF config's ``model_type`` (``llama``, ``gemma3_text``, ...).
         runner: what runs it, e.g. ``native bf16 (AVX-512)``, ``torch bfloat16 cpu``, ``transformers float32 cpu``.
+        dtype: of weights and arithmetic: ``bfloat16``, ``float32`` or ``float16``.
         vocab_size: V, width of a row of logits.
         context: tokens one slot can hold, in tokens.
         hidden_size: d, width of a hidden state.
@@ -35,6 +36,7 @@ class TargetInfo:
     name: str
     family: str
     runner: str
+    dtype: str
     vocab_size: int
     context: int
     hidden_size: int

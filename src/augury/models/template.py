@@ -1,7 +1,10 @@
 """Chat templates: a conversation as the text the model was trained to read.
 
 Templates come with models and are Jinja programs, so they run in minijinja: no access to Python, no other
-files, a fixed amount of work, a fixed size of text. Messages are user input and are checked first.
+files, a bounded amount of work, a bounded text. Strings are counted as work by their size, which bounds the memory
+they take. Not bounded is a list that a template multiplies, ``[1] * 10**9``, and hands to ``tojson``,
+``strftime_now`` or ``raise_exception``: minijinja makes it whole for Python and counts nothing. Messages are user
+input and are checked first.
 """
 
 from __future__ import annotations
@@ -14,15 +17,22 @@ from typing import Any
 
 import minijinja
 
-from augury.errors import InputError, ModelError
+from augury.errors import InputError, ModelError, first_line, shown
 from augury.models.tokenizer import Tokenizer
 from augury.tree import IntArray
 
-FUEL = 10_000_000
-"""Instructions one rendering may take; a long conversation takes some thousands."""
+FUEL = 2_000_000
+"""Work of one rendering: an instruction is 1, and so are 32 to 64 bytes of a new string, which may therefore be
+128 MB in all. A long conversation takes some ten thousand."""
 
 MAX_TEXT = 16 << 20
 """Characters of one rendered conversation."""
+
+MAX_INDENT = 16
+"""Spaces of one level of JSON; templates take 2 or 4."""
+
+MAX_DEPTH = 64
+"""Lists and mappings inside each other in a message; the arguments of a tool call take a few."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -56,41 +66,25 @@ class ChatTemplate:
         try:
             self._environment.add_template("chat", body)
         except minijinja.TemplateError as error:
-            raise ModelError(f"the chat template of {name} does not parse: {_line(error)}") from None
+            raise ModelError(f"the chat template of {name} does not parse: {first_line(error)}") from None
 
-    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any) -> str:
-        """The text of a conversation.
+    def encode(self, tokenizer: Tokenizer, messages: Sequence[Message], add_generation_prompt: bool = True) -> IntArray:
+        """Ids of a conversation, i32[m]: control tokens are those the template wrote, never a user's text.
 
         Args:
+            tokenizer: of the model.
             messages: each a ``role`` and a ``content`` (text, or a list of text parts), and what else the
                 template knows, such as ``tool_calls``.
             add_generation_prompt: end with the opening of the assistant's answer.
-            extra: further variables of the template (``tools``, ``enable_thinking``, ...).
 
         Raises:
             InputError: messages of a wrong shape, or refused by the template itself; says why.
         """
-        return self._render(messages, add_generation_prompt, extra, lambda text: text)
+        return tokenizer.encode_guarded(lambda guard: self._render(messages, add_generation_prompt, guard))
 
-    def encode(
-        self, tokenizer: Tokenizer, messages: Sequence[Message], add_generation_prompt: bool = True, **extra: Any
-    ) -> IntArray:
-        """Ids of a conversation, i32[m]: control tokens are those the template wrote, never a user's text."""
-        return tokenizer.encode_guarded(lambda guard: self._render(messages, add_generation_prompt, extra, guard))
-
-    def _render(
-        self,
-        messages: Sequence[Message],
-        add_generation_prompt: bool,
-        extra: Mapping[str, Any],
-        guard: Callable[[str], str],
-    ) -> str:
-        taken = sorted(set(extra) & {"messages", "add_generation_prompt", *self._variables})
-        if taken:
-            raise InputError(f"the template variable {taken[0]} is set by Augury; leave it out")
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool, guard: Callable[[str], str]) -> str:
         context = {
             **self._variables,
-            **{name: _guarded(name, value, guard) for name, value in extra.items()},
             "messages": [_guarded(f"messages[{i}]", _checked(i, m), guard) for i, m in enumerate(_listed(messages))],
             "add_generation_prompt": add_generation_prompt,
         }
@@ -99,9 +93,9 @@ class ChatTemplate:
         except Exception as error:  # minijinja's own, or what a filter raised for a template's wrong use of it
             if "fuel" in str(error).lower():
                 raise InputError(
-                    f"the chat template of {self.name} needs more than {FUEL} instructions for these messages"
+                    f"the chat template of {self.name} needs more than {FUEL} units of work for these messages"
                 ) from None
-            raise InputError(f"the chat template of {self.name} refuses these messages: {_line(error)}") from None
+            raise InputError(f"the chat template of {self.name} refuses these messages: {first_line(error)}") from None
         if len(text) > MAX_TEXT:
             raise InputError(f"the rendered conversation has {len(text)} characters, at most {MAX_TEXT} are allowed")
         return text
@@ -110,10 +104,6 @@ class ChatTemplate:
 def _raise(message: object) -> None:
     """What templates call to refuse a conversation."""
     raise ValueError(str(message))
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def _unmarked(found: re.Match[str]) -> str:
@@ -129,6 +119,8 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """As ``transformers`` writes it: minijinja's own would escape <, > and & for HTML."""
+    if indent is not None and not (isinstance(indent, int) and 0 <= indent <= MAX_INDENT):
+        raise ValueError(f"tojson is given the indent {shown(indent)}; it must lie in 0..{MAX_INDENT}")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -164,14 +156,16 @@ def _part(where: str, part: object) -> str:
     raise InputError(f"{where} has a content part of type {str(kind)[:40]!r}; only text is understood")
 
 
-def _guarded(where: str, value: Any, guard: Callable[[str], str]) -> Any:
+def _guarded(where: str, value: Any, guard: Callable[[str], str], depth: int = 0) -> Any:
     """The value with every string in it guarded. Only JSON's types pass: a template can call Python objects."""
+    if depth > MAX_DEPTH:
+        raise InputError(f"{where} holds lists and mappings more than {MAX_DEPTH} deep; give a flatter message")
     if isinstance(value, str):
         return guard(value)
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
-        return {guard(str(k)): _guarded(where, v, guard) for k, v in value.items()}
+        return {guard(str(k)): _guarded(where, v, guard, depth + 1) for k, v in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return [_guarded(where, v, guard) for v in value]
+        return [_guarded(where, v, guard, depth + 1) for v in value]
     raise InputError(f"{where} holds a {type(value).__name__}; text, numbers, lists and mappings are understood")

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from augury.errors import ModelError
+from augury.errors import InputError, ModelError, first_line
 from augury.tree import IntArray
 
 _SPACE = "\u2581"  # SentencePiece writes a space so
@@ -48,7 +48,7 @@ class Tokenizer:
 
     @property
     def special(self) -> Mapping[int, str]:
-        """Control tokens: id -> text. ``decode`` leaves them out."""
+        """Control tokens: id -> text. No answer's text shows them."""
         return self._special
 
     @functools.cached_property
@@ -71,7 +71,11 @@ class Tokenizer:
                 for what a stranger typed: it is then cut into ordinary tokens.
             start: whether to add what the model expects at the start of a text (a begin token, if any). Chat
                 templates write it themselves.
+
+        Raises:
+            InputError: the text holds half a character (a lone surrogate), as broken UTF-16 does.
         """
+        _whole(text)
         backend = self._backend if special else self._plain
         return np.asarray(backend.encode(text, add_special_tokens=start).ids, np.int32)
 
@@ -87,28 +91,38 @@ class Tokenizer:
 
         Args:
             render: given a function ``guard`` that it must apply to every untrusted string, makes the whole
-                text. Control tokens are read everywhere but in guarded strings, and tokens may span the
-                border of a trusted and an untrusted part as in the text without guards.
+                text. Control tokens are not read in guarded strings, nor where one of them holds the beginning
+                or the end of a token; other tokens may span the border of a trusted and an untrusted part as
+                in the text without guards.
+
+        Raises:
+            InputError: a guarded string holds half a character.
         """
-        texts = sorted(filter(None, self._special.values()), key=len, reverse=True)
-        pattern = re.compile("|".join(map(re.escape, texts))) if texts else None
+        controls = self._controls
         marks: dict[str, str] = {}
 
-        def guard(text: str) -> str:
-            def mark(found: re.Match[str]) -> str:
-                # A private-use character and 128 random bits: nobody can type it beforehand.
-                return marks.setdefault(found[0], f"\ue000{secrets.token_hex(16)}\ue000")
+        def mark(part: str) -> str:
+            # A private-use character and 128 random bits: nobody can type it beforehand.
+            return marks.setdefault(part, f"\ue000{secrets.token_hex(16)}\ue000")
 
-            return text if pattern is None else pattern.sub(mark, text)
+        def guard(text: str) -> str:
+            return controls.marked(_whole(text), mark)
 
         text = render(guard)
-        if not marks or pattern is None:
-            return self.encode(text, special=True)
+        plain, blanked = text, text
+        for part, marked in marks.items():
+            plain, blanked = plain.replace(marked, part), blanked.replace(marked, "\ue000" * len(part))
+        if controls.places(plain) == controls.places(blanked):
+            return self.encode(plain, special=True)  # nothing guarded is in one; the twin takes seconds to make
         secret, backend = self._renamed
-        text = pattern.sub(lambda found: f"{secret}{found[0]}{secret}", text)
-        for original, mark in marks.items():
-            text = text.replace(mark, original)
+        text = controls.replaced(text, lambda control: f"{secret}{control}{secret}")
+        for part, marked in marks.items():
+            text = text.replace(marked, part)
         return np.asarray(backend.encode(text, add_special_tokens=False).ids, np.int32)
+
+    @functools.cached_property
+    def _controls(self) -> _Controls:
+        return _Controls(self._special.values())
 
     @functools.cached_property
     def _renamed(self) -> tuple[str, tokenizers.Tokenizer]:
@@ -131,11 +145,6 @@ class Tokenizer:
             spec["model"]["unk_token"] = f"{secret}{unknown}{secret}"
         return secret, tokenizers.Tokenizer.from_str(json.dumps(spec))
 
-    def decode(self, ids: Sequence[int] | IntArray, special: bool = False) -> str:
-        """Text of ids; bytes that are not UTF-8 become U+FFFD. Control tokens are shown only if ``special``."""
-        stream = Incremental(self, special=special)
-        return stream.push(ids) + stream.flush()
-
     def token_bytes(self, id: int) -> bytes:
         """Bytes one token stands for; of a control token its name, of an id beyond the vocabulary none."""
         known = self._special.get(id)
@@ -153,13 +162,13 @@ class Tokenizer:
 class Incremental:
     """Text as its tokens come: ``push`` gives what became whole, ``flush`` what is left.
 
-    All pieces joined equal ``decode`` of all ids. Each token costs its own bytes only.
+    Control tokens are left out, and bytes that are not UTF-8 become U+FFFD. However ids are cut into pushes, all
+    pieces joined are the same text. Each token costs its own bytes only.
     """
 
-    def __init__(self, tokenizer: Tokenizer, started: bool = False, special: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, started: bool = False) -> None:
         self._tokenizer = tokenizer
         self._strip = tokenizer._strips and not started
-        self._show = special
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, ids: Sequence[int] | IntArray) -> str:
@@ -173,13 +182,65 @@ class Incremental:
     def _one(self, id: int) -> str:
         if id in self._tokenizer.special:
             # A control token ends whatever character was unfinished.
-            left = self._utf8.decode(b"", final=True)
-            return left + self._tokenizer.special[id] if self._show else left
+            return self._utf8.decode(b"", final=True)
         data = self._tokenizer.token_bytes(id)
         if self._strip and data:
             self._strip = False
             data = data.removeprefix(b" ")
         return self._utf8.decode(data)
+
+
+# ---- what strangers type ------------------------------------------------------------------------------------
+
+
+class _Controls:
+    """Finds control tokens in texts: whole ones, and those that a text only ends or begins.
+
+    Two strings of one user that a template writes side by side may spell a control token together, and so may one
+    of them with the template's own text, so a part at an end of a string counts.
+    """
+
+    def __init__(self, controls: Iterable[str]) -> None:
+        texts = sorted(filter(None, controls), key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, texts)) or r"(?!)")  # (?!) matches nothing
+        self._heads = {text[:n] for text in texts for n in range(1, len(text))}
+        self._tails = {text[n:] for text in texts for n in range(1, len(text))}
+        self._longest = len(texts[0]) if texts else 0
+
+    def replaced(self, text: str, new: Callable[[str], str]) -> str:
+        """The text with every control token replaced."""
+        return self._pattern.sub(lambda found: new(found[0]), text)
+
+    def places(self, text: str) -> list[tuple[int, int]]:
+        """Where the control tokens of a text begin and end."""
+        return [found.span() for found in self._pattern.finditer(text)]
+
+    def marked(self, text: str, new: Callable[[str], str]) -> str:
+        """The same, and with a part of one at either end replaced; templates strip spaces, so behind spaces too."""
+        text = self.replaced(text, new)
+        body = text.rstrip()
+        if n := next((n for n in self._sizes(body) if body[-n:] in self._heads), 0):
+            text = body[:-n] + new(body[-n:]) + text[len(body) :]
+        body = text.lstrip()
+        if n := next((n for n in self._sizes(body) if body[:n] in self._tails), 0):
+            text = text[: len(text) - len(body)] + new(body[:n]) + body[n:]
+        return text
+
+    def _sizes(self, text: str) -> range:
+        """Lengths a part can have, longest first."""
+        return range(min(self._longest, len(text)), 0, -1)
+
+
+def _whole(text: str) -> str:
+    """The text itself, if all its characters are whole."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as broken:
+        half = ord(text[broken.start])
+        raise InputError(
+            f"the text has half a character, U+{half:04X}, at {broken.start}; decode it as UTF-16 or leave it out"
+        ) from None
+    return text
 
 
 # ---- tokens as bytes ---------------------------------------------------------------------------------------
@@ -257,7 +318,8 @@ def tokenizer_from_file(path: Path) -> Tokenizer:
     except ModelError:
         raise
     except Exception as damage:  # the library raises bare Exception
-        raise ModelError(f"{path.name} is not a tokenizer that the tokenizers library reads: {damage}") from None
+        why = first_line(damage)
+        raise ModelError(f"{path.name} is not a tokenizer that the tokenizers library reads: {why}") from None
 
 
 _WORDS_LLAMA3 = (
@@ -306,7 +368,7 @@ def tokenizer_from_gguf(get: Callable[[str], Any]) -> Tokenizer:
     except ModelError:
         raise
     except Exception as damage:  # the library raises bare Exception
-        raise ModelError(f"the GGUF metadata hold a damaged tokenizer: {str(damage).splitlines()[0]}") from None
+        raise ModelError(f"the GGUF metadata hold a damaged tokenizer: {first_line(damage)}") from None
     if backend.get_vocab_size() != len(tokens):
         raise ModelError(f"the GGUF tokenizer names {len(tokens)} tokens, {backend.get_vocab_size()} are different")
     return Tokenizer(backend)

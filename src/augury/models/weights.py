@@ -34,6 +34,10 @@ class Source(Protocol):
         """All tensor names."""
         ...
 
+    def file(self, name: str) -> str:
+        """Name of the file that holds a tensor."""
+        ...
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Shape from the header, row-major."""
         ...
@@ -73,8 +77,9 @@ class Weights(Mapping[str, Tensor]):
                 if part.name not in names:
                     raise ModelError(f"the model's files lack the tensor {part.name}")
                 found = source.shape(part.name)
-                if found[1:] != shape[1:]:
-                    raise ModelError(f"{part.name} has shape {list(found)}, the config asks for {list(shape)}")
+                if len(found) != len(shape) or found[1:] != shape[1:]:
+                    where = f"{part.name} in {source.file(part.name)}"
+                    raise ModelError(f"{where} has shape {list(found)}, the config asks for {list(shape)}")
                 rows += found[0]
                 used.add(part.name)
             if rows != shape[0]:
@@ -190,12 +195,18 @@ class Safetensors:
 
     def __init__(self, directory: Path) -> None:
         self._files: dict[str, Any] = {}
+        self._names: dict[str, str] = {}
         for path in safetensors_files(directory):
             try:
                 file = safe_open(path, framework="pt")
             except (SafetensorError, OSError) as damage:
                 raise ModelError(f"{path.name} is not a sound safetensors file: {damage}") from None
             self._files.update(dict.fromkeys(file.keys(), file))  # type: ignore[no-untyped-call]
+            self._names.update(dict.fromkeys(file.keys(), path.name))  # type: ignore[no-untyped-call]
+
+    def file(self, name: str) -> str:
+        """See ``Source``."""
+        return self._names[name]
 
     def names(self) -> Iterable[str]:
         """See ``Source``."""
@@ -224,7 +235,7 @@ def safetensors_files(directory: Path) -> list[Path]:
     if index.exists():
         try:
             shards = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise ModelError(f"{index.name} is not a safetensors index with a weight_map") from None
         for shard in shards:
             if not isinstance(shard, str) or not re.fullmatch(r"[\w.\-]+\.safetensors", shard):
