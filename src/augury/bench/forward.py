@@ -2,19 +2,18 @@
 
 Forwards of several sizes are timed in turn, at one context, nothing committed; the medians are printed with the
 bandwidth that reading the weights once amounts to, and, for the compiled forward, where the time goes. The floor is
-measured in the same run: the time to read as many bytes as the weights have, by the same threads.
+measured in the same run with the kernel's own registers: what the same threads read, and multiply, at best.
 """
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import time
 
 import numpy as np
 
 from augury.models.load import load_target
-from augury.models.native import NativeForward
+from augury.models.native import NativeForward, floors
 from augury.models.runner import Runner
 from augury.models.target import Target
 from augury.tree import DraftTree
@@ -48,7 +47,12 @@ def main(model: str = "smollm2-135m") -> None:
             means = {k: float(np.median([p[k] for p in phases[rows]])) for k in phases[rows][0]}
             shares = "  ".join(f"{k} {v:.2f}" for k, v in means.items())
         print(f"{rows:>5} {ms:>7.2f} {ms / one:>9.2f} {info.weight_bytes / ms / 1e6:>6.1f}  {shares}")
-    print(f"floor of one row: {floor(info.weight_bytes):.2f} ms to read {info.weight_bytes / 1e6:.0f} MB")
+    if isinstance(target, Runner) and isinstance(target.forward, NativeForward):
+        read, multiply = floors(target.forward.threads)
+        print(
+            f"floor: {info.weight_bytes / read / 1e6:.2f} ms to read {info.weight_bytes / 1e6:.0f} MB "
+            f"at {read:.1f} GB/s, and {info.weight_bytes / 2 / multiply / 1e6:.2f} ms a row to multiply at {multiply:.0f} G/s"
+        )
 
 
 def _verify(target: Target, slot: int, rows: int) -> float:
@@ -56,38 +60,6 @@ def _verify(target: Target, slot: int, rows: int) -> float:
     begin = time.perf_counter()
     target.verify([slot], [0], [tree])
     return 1e3 * (time.perf_counter() - begin)
-
-
-def floor(size: int) -> float:
-    """Milliseconds to read ``size`` bytes of memory once, by as many threads as a forward has."""
-    import threading
-
-    from augury.models.native import default_threads
-
-    threads = default_threads()
-    parts = [np.ones(size // threads, np.uint8) for _ in range(threads)]
-    libc = ctypes.CDLL(None)
-    # memchr reads for a byte that is not there, at the speed of memory, and leaves the interpreter's lock alone.
-    libc.memchr.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
-    best = np.inf
-    for _ in range(8):
-        gate = threading.Barrier(threads + 1)
-
-        def read(part: np.ndarray, gate: threading.Barrier = gate) -> None:
-            gate.wait()
-            libc.memchr(part.ctypes.data, 0, len(part))
-            gate.wait()
-
-        workers = [threading.Thread(target=read, args=(part,)) for part in parts]
-        for worker in workers:
-            worker.start()
-        gate.wait()
-        begin = time.perf_counter()
-        gate.wait()
-        best = min(best, 1e3 * (time.perf_counter() - begin))
-        for worker in workers:
-            worker.join()
-    return float(best)
 
 
 if __name__ == "__main__":

@@ -149,6 +149,7 @@ enum { PARTS = 2, REGISTERS = 12 /* sums that may be held */, WHOLE_LINES = 8 /*
 typedef __m256 reg;
 static inline reg reg_zero(void) { return _mm256_setzero_ps(); }
 static inline reg reg_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline reg reg_add(reg a, reg b) { return _mm256_add_ps(a, b); }
 static inline reg reg_all(float x) { return _mm256_set1_ps(x); }
 static inline reg reg_fma(reg a, reg b, reg c) { return _mm256_fmadd_ps(a, b, c); }
 static inline void reg_store(float *p, reg v) { _mm256_storeu_ps(p, v); }

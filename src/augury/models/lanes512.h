@@ -75,6 +75,7 @@ enum { PARTS = 1, REGISTERS = 24 /* sums that may be held */, WHOLE_LINES = 24 /
 typedef __m512 reg;
 static inline reg reg_zero(void) { return zero(); }
 static inline reg reg_load(const float *p) { return load(p); }
+static inline reg reg_add(reg a, reg b) { return add(a, b); }
 static inline reg reg_all(float x) { return all(x); }
 static inline reg reg_fma(reg a, reg b, reg c) { return fma_(a, b, c); }
 static inline void reg_store(float *p, reg v) { store(p, v); }

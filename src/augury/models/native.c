@@ -822,5 +822,40 @@ void augury_move(const Model *m, int64_t slot, const int64_t *rows, int64_t n, i
             }
 }
 
+/* ------------------------------------------------------------------------------------------------------ the floor
+ * What no forward can beat on this machine: reading memory, and multiplying what lies in registers. */
+
+/* Read whole kB as the kernel does, and do nothing with them. */
+float augury_read(const char *from, int64_t bytes)
+{
+    reg sums[4] = {reg_zero(), reg_zero(), reg_zero(), reg_zero()};
+    float out[LANES];
+    for (const char *p = from, *end = from + bytes / 1024 * 1024; p < end; p += 1024) {
+        const char *fetch = spread(p + AHEAD);
+        for (int i = 0; i < 8; i++) {
+            _mm_prefetch(fetch + i * 4096, _MM_HINT_T1);
+            _mm_prefetch(fetch + i * 4096 + 64, _MM_HINT_T1);
+        }
+        for (int64_t i = 0; i < 1024; i += 4 * (int64_t)sizeof(reg))
+            UNROLL for (int j = 0; j < 4; j++)
+                sums[j] = reg_add(sums[j], reg_load((const float *)(p + i + j * (int64_t)sizeof(reg))));
+    }
+    reg_store(out, reg_add(reg_add(sums[0], sums[1]), reg_add(sums[2], sums[3])));
+    return out[0];
+}
+
+/* `times` x 12 fused multiply-adds of a whole register, as many in flight as the kernel has. */
+float augury_multiply(int64_t times)
+{
+    reg sums[12], x = reg_all(0.999f), y = reg_all(1e-6f);
+    float out[LANES];
+    UNROLL for (int i = 0; i < 12; i++) sums[i] = reg_all((float)i);
+    for (int64_t t = 0; t < times; t++)
+        UNROLL for (int i = 0; i < 12; i++) sums[i] = reg_fma(sums[i], x, y);
+    UNROLL for (int i = 1; i < 12; i++) sums[0] = reg_add(sums[0], sums[i]);
+    reg_store(out, sums[0]);
+    return out[0];
+}
+
 /* Ask for huge pages: a forward walks through all weights, and small pages would cost a table walk each 4 kB. */
 void augury_huge_pages(void *start, size_t bytes) { (void)madvise(start, bytes, MADV_HUGEPAGE); }

@@ -15,8 +15,10 @@ import platform
 import shlex
 import subprocess
 import tempfile
+import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -146,6 +148,10 @@ def _library(lanes: str | None = None) -> ctypes.CDLL | str:
     library.augury_move.restype = None
     library.augury_huge_pages.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.augury_huge_pages.restype = None
+    library.augury_read.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    library.augury_read.restype = ctypes.c_float
+    library.augury_multiply.argtypes = [ctypes.c_int64]
+    library.augury_multiply.restype = ctypes.c_float
     return library
 
 
@@ -153,6 +159,34 @@ def native_available(lanes: str | None = None) -> str | None:
     """None when the compiled forward can run here, else the reason in one line. Compiles on first use."""
     found = _library(lanes)
     return found if isinstance(found, str) else None
+
+
+def floors(threads: int, megabytes: int = 256) -> tuple[float, float]:
+    """What this machine can do at best: (GB/s that so many threads read, G multiply-adds/s that they do).
+
+    Both are the best of some tries with the kernel's own registers and prefetching; they need ``native_available``.
+    """
+    library = _library()
+    assert not isinstance(library, str)
+    parts = [_zeros((megabytes * 1_000_000 // threads,), np.uint8, align=1 << 21) for _ in range(threads)]
+    for part in parts:
+        library.augury_huge_pages(part.ctypes.data, part.nbytes)
+        part += np.uint8(1)  # pages that were never written share one that is always in the cache
+    times = 2_000_000
+    lanes = 16 if library.augury_lanes() == b"AVX-512" else 8
+
+    def best(work: Callable[[int], object]) -> float:
+        seconds = math.inf
+        with ThreadPoolExecutor(threads) as pool:
+            for _ in range(8):
+                begin = time.perf_counter()
+                list(pool.map(work, range(threads)))
+                seconds = min(seconds, time.perf_counter() - begin)
+        return seconds
+
+    read = best(lambda t: library.augury_read(parts[t].ctypes.data, parts[t].nbytes))
+    multiply = best(lambda _: library.augury_multiply(times))
+    return sum(p.nbytes for p in parts) / read / 1e9, threads * times * 12 * lanes / multiply / 1e9
 
 
 def default_threads() -> int:
