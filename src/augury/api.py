@@ -69,7 +69,7 @@ def load(
     meter: Meter | None = None
     seats = _seats(
         wanted, tokenizer=loaded.tokenizer, vocab_size=loaded.target.info.vocab_size, slots=max_num_seqs,
-        costs=lambda: meter.costs if meter else None,
+        target_threads=threads, costs=lambda: meter.costs if meter else None,
     )  # fmt: skip
     if measure and seats:
         meter = profile(

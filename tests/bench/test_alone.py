@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from corpus import Letters
 
 from augury.bench import alone_report
 from augury.bench.alone import Tried, Watched, alone
@@ -24,28 +25,6 @@ V = 6
 PROMPT = [1, 2, 3, 1]
 TARGET = ToyTarget(V)
 ANSWER = Engine(TARGET, []).generate(PROMPT, max_tokens=64).tokens
-
-
-class Digits:
-    """A tokenizer: every digit is a token."""
-
-    special = {}
-    hash = "digits"
-
-    def encode(self, text, special=True, start=False):
-        return np.array([int(c) for c in text], np.int32)
-
-    def token_bytes(self, id):
-        return str(id).encode()
-
-    def incremental(self, context=()):
-        return self
-
-    def push(self, ids):
-        return "".join(map(str, ids))
-
-    def flush(self):
-        return ""
 
 
 class Sure(Drafter):
@@ -193,7 +172,7 @@ PROMPTS = [Prompt("a", "qa", "1231"), Prompt("b", "rag", "1231"), Prompt("c", "q
 
 @pytest.fixture(scope="module")
 def everyone():
-    base = Engine(TARGET, [], tokenizer=Digits())
+    base = Engine(TARGET, [], tokenizer=Letters(V))
     specs = [f"{HERE}:Sure", "ngram", "model:/nonexistent", f"{HERE}:Refuses", f"{HERE}:Silent"]
     return [alone(base, None, spec, PROMPTS, Sampling(), max_tokens=20, rounds=2) for spec in specs]
 

@@ -13,9 +13,22 @@ class Letters:
     def __init__(self, vocab_size=200, name="letters"):
         self.vocab_size = vocab_size
         self.hash = name
+        self.special = {}
 
-    def encode(self, text, special=True):
+    def encode(self, text, special=True, start=False):
         return np.array([ord(c) % self.vocab_size for c in text], np.int32)
+
+    def token_bytes(self, id):
+        return bytes([id])
+
+    def incremental(self, context=()):
+        return self
+
+    def push(self, ids):
+        return "".join(map(chr, ids))
+
+    def flush(self):
+        return ""
 
 
 def written(directory, texts):

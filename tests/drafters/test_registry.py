@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
 import pytest
 
-from augury.drafters import DRAFTERS, make, split
+from augury.drafters import DRAFTERS, check, free, make, split
 from augury.drafters.drafter import Drafter
 from augury.drafters.ngram import Ngram
 from augury.errors import InputError, UnknownName
@@ -28,9 +29,37 @@ HERE = f"{__name__}:Mine"
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
-def test_every_name_makes_its_class(name):
-    assert isinstance(make(name), Drafter)
+def test_every_name_has_its_class_and_a_line(name):
+    module, _, attribute = DRAFTERS[name].target.partition(":")
+    assert issubclass(getattr(importlib.import_module(module), attribute), Drafter)
     assert DRAFTERS[name].doc
+
+
+@pytest.mark.parametrize("name", [*free(), "prediction"])
+def test_who_needs_nothing_is_made_of_nothing(name):
+    assert isinstance(make(name), Drafter)
+
+
+@pytest.mark.parametrize("name", [name for name in DRAFTERS if name not in (*free(), "prediction")])
+def test_who_needs_something_says_what(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with pytest.raises(
+        InputError, match=r"drafter \w+ needs \w+; give it as|there is no index 'default'; .*augury index"
+    ):
+        make(name, tokenizer=None, vocab_size=10, slots=1, costs=lambda: None)
+
+
+def test_free_are_those_without_a_need():
+    assert free() == [name for name, spec in DRAFTERS.items() if spec.needs == ""]
+    assert {"ngram", "suffix"} <= set(free())
+    assert "prediction" not in free()
+
+
+def test_a_name_is_checked_without_importing_what_it_names():
+    for spec in ("suffix", "ngram:min=2", "model", "no.such.module:Thing"):
+        check(spec)
+    with pytest.raises(UnknownName, match="did you mean 'suffix'"):
+        check("sufix")
 
 
 def test_lists_are_split_at_names_only():

@@ -127,7 +127,7 @@ def test_logprobs_that_cannot_be_had_end_their_own_request_only():
 
 @pytest.mark.parametrize("stop", [None, 5, b"x", ["a", 1]])
 def test_a_stop_that_is_no_text_is_refused_in_one_line(stop):
-    with pytest.raises(InputError, match="stop is .*; give a text or a list of texts"):
+    with pytest.raises(InputError, match=r"stop is .*; give a text or a list of texts"):
         Engine(ToyTarget(5)).generate([1, 2], max_tokens=2, stop=stop)
 
 

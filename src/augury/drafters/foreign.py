@@ -157,10 +157,11 @@ class Foreign(Told):
         width: see ``Told``.
         dtype: of the draft model's weights.
         context: tokens it may see; 0 is its own limit.
-        threads: CPU threads; 0 is all.
+        threads: CPU threads; 0 is as many as the target has.
         tokenizer: the target's.
         vocab_size: the target's.
         slots: the engine's.
+        target_threads: the target's.
         costs: of the target.
 
     Raises:
@@ -181,11 +182,12 @@ class Foreign(Told):
         tokenizer: Tokenizer,
         vocab_size: int,
         slots: int,
+        target_threads: int | None = None,
         costs: Callable[[], Costs | None] | None = None,
     ) -> None:
         if method not in METHODS:
             raise UnknownName("method of drafter foreign", method, METHODS)
         loaded = load_target(
-            model, dtype=dtype, threads=threads or None, max_model_len=context or None, max_num_seqs=slots
+            model, dtype=dtype, threads=threads or target_threads, max_model_len=context or None, max_num_seqs=slots
         )
         super().__init__(loaded.target, loaded.tokenizer, tokenizer, vocab_size, slots, depth, width, method, costs)

@@ -86,10 +86,11 @@ class Model(Led):
         dtype: of the draft model's weights.
         device: where it runs; empty chooses as for a target.
         context: tokens it may see; 0 is its own limit.
-        threads: CPU threads; 0 is all.
+        threads: CPU threads; 0 is as many as the target has.
         tokenizer: the target's.
         vocab_size: the target's.
         slots: the engine's.
+        target_threads: the target's.
         costs: of the target.
 
     Raises:
@@ -110,10 +111,11 @@ class Model(Led):
         tokenizer: Tokenizer | None = None,
         vocab_size: int,
         slots: int,
+        target_threads: int | None = None,
         costs: Callable[[], Costs | None] | None = None,
     ) -> None:
         loaded = load_target(
-            model, dtype=dtype, device=device or None, threads=threads or None, max_model_len=context or None,
+            model, dtype=dtype, device=device or None, threads=threads or target_threads, max_model_len=context or None,
             max_num_seqs=slots,
         )  # fmt: skip
         shared = shared_ids(tokenizer, loaded.tokenizer, vocab_size, loaded.target.info.vocab_size)
