@@ -49,9 +49,10 @@ def main(model: str = "smollm2-135m") -> None:
         print(f"{rows:>5} {ms:>7.2f} {ms / one:>9.2f} {info.weight_bytes / ms / 1e6:>6.1f}  {shares}")
     if isinstance(target, Runner) and isinstance(target.forward, NativeForward):
         read, multiply = floors(target.forward.threads)
+        size = info.weight_bytes / 1e6
         print(
-            f"floor: {info.weight_bytes / read / 1e6:.2f} ms to read {info.weight_bytes / 1e6:.0f} MB "
-            f"at {read:.1f} GB/s, and {info.weight_bytes / 2 / multiply / 1e6:.2f} ms a row to multiply at {multiply:.0f} G/s"
+            f"floor: {size / read:.2f} ms to read {size:.0f} MB at {read:.1f} GB/s, and "
+            f"{size / 2 / multiply:.2f} ms a row to multiply at {multiply:.0f} G/s"
         )
 
 
