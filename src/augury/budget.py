@@ -10,8 +10,9 @@ are closed under parents: one sort gives every candidate. Costs are staircases, 
 never at the first descent. The empty set is one of the candidates, and any other must beat it by ``HURDLE``: plain
 decoding is a choice, not a mode.
 
-Under a ratio rule the survival of a *sampled* node must be a function of its law and its prefix, not of the
-token that was drawn: dropping a token for what it is would change the output's law.
+A tree with *drawn* nodes is kept whole. Whether a drawn token is judged may depend on its law and on what stands before
+it, not on the token: dropping a token for what it is, or for what follows it, would change the output's law. Such
+drafters stop by themselves where going on is not worth it.
 """
 
 from __future__ import annotations
@@ -78,16 +79,19 @@ def choose(trees: Sequence[DraftTree], costs: Costs | None, contexts: Sequence[i
         costs: measured times, or None to keep every node.
         contexts: committed tokens of each request.
     """
-    sizes = [len(t) for t in trees]
+    fixed = [t for t in trees if t.laws]
+    sizes = [0 if t.laws else len(t) for t in trees]
     if costs is None or not any(sizes):
         return list(trees)
-    survival = np.concatenate([t.survival for t in trees])
+    survival = np.concatenate([t.survival[:n] for t, n in zip(trees, sizes, strict=True)])
     order = np.argsort(-survival, kind="stable")  # stable: a parent stays before its children on ties
     owner = np.repeat(np.arange(len(trees)), sizes)[order]
     context = np.asarray(contexts, np.float64)
-    gain = len(trees) + np.concatenate([[0.0], np.cumsum(survival[order], dtype=np.float64)])
-    rows = len(trees) + np.arange(len(order) + 1)
-    read = context.sum() + np.concatenate([[0.0], np.cumsum(context[owner])])
+    surely = len(trees) + sum(float(t.survival.sum()) for t in fixed)
+    gain = surely + np.concatenate([[0.0], np.cumsum(survival[order], dtype=np.float64)])
+    rows = len(trees) + sum(map(len, fixed)) + np.arange(len(order) + 1)
+    whole = sum(c * len(t) for c, t in zip(context.tolist(), trees, strict=True) if t.laws)
+    read = context.sum() + whole + np.concatenate([[0.0], np.cumsum(context[owner])])
     rate = gain / costs.step(rows, read)
     count = int(np.argmax(rate))
     if rate[count] < HURDLE * rate[0]:
@@ -100,9 +104,17 @@ def choose(trees: Sequence[DraftTree], costs: Costs | None, contexts: Sequence[i
 
 
 def best_chain(tree: DraftTree) -> DraftTree:
-    """The path of greatest summed survival, for targets and rules that take chains only."""
+    """The path of greatest summed survival, for targets and rules that take chains only.
+
+    Where nodes were drawn it is the path of first children: survival further down depends on what was drawn.
+    """
     if tree.is_chain:
         return tree
+    if tree.laws:
+        path: list[int] = []
+        while children := tree.children(path[-1] if path else -1):
+            path.append(children[0])
+        return tree.keep(path)
     total = np.zeros(len(tree))
     for i, parent in enumerate(tree.parents.tolist()):
         total[i] = float(tree.survival[i]) + (total[parent] if parent >= 0 else 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from augury.budget import Costs
 from augury.conformance.toys import Empty, Script, ToyTarget, noisy, oracle
@@ -245,3 +246,28 @@ def test_records_keep_what_was_drawn_and_not_the_laws():
         assert not step.tree.laws
         assert sorted(step.sampled) == list(range(step.drafted))
         assert all(isinstance(q, float) and 0.0 < q <= 1.0 for q in step.sampled.values())
+
+
+def test_what_a_drafter_does_to_what_it_sees_changes_no_token():
+    class Spoils(Drafter):
+        def propose(self, view, limit):
+            torch.from_numpy(view.tokens).zero_()
+            view._length[0] = 2
+            return DraftTree.empty()
+
+    with pytest.warns(UserWarning, match="not writable"):
+        assert answer([Spoils()]).tokens == ANSWER[:24]
+
+
+@pytest.mark.parametrize("call", ["open", "propose", "observe", "close"])
+def test_an_error_that_cannot_be_shown_is_a_fault_like_others(call):
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    def fail(*_):
+        raise Mute
+
+    drafter = Empty()
+    setattr(drafter, call, fail)
+    assert answer([drafter]).tokens == ANSWER[:24]

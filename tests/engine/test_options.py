@@ -134,3 +134,14 @@ def test_a_stop_that_is_no_text_is_refused_in_one_line(stop):
 def test_a_ragged_prompt_is_refused_in_one_line():
     with pytest.raises(InputError, match="flat list of token ids"):
         Engine(ToyTarget(5)).generate([[1, 2], [3]], max_tokens=2)
+
+
+@pytest.mark.parametrize("name", ["include_stop", "ignore_eos", "draft", "explain"])
+def test_a_switch_that_is_neither_true_nor_false_is_refused(name):
+    with pytest.raises(InputError, match=f"{name} is 'no'; it must be True or False"):
+        Engine(ToyTarget(5)).generate([1, 2], max_tokens=2, **{name: "no"})
+
+
+def test_a_sampling_of_another_kind_is_refused():
+    with pytest.raises(InputError, match=r"sampling is .*; give an augury.Sampling"):
+        Engine(ToyTarget(5)).generate([1, 2], {"temperature": 1})

@@ -7,7 +7,9 @@ branch of its chance) or counted (``empirical``: the engine itself, seed after s
 
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +17,6 @@ from dataclasses import replace
 
 import numpy as np
 
-import augury.engine.drafting as drafting_module
 import augury.engine.engine as engine_module
 from augury.conformance.exact import Chances, ExactNoise, NotEnumerable, outcomes
 from augury.conformance.toys import ToyTarget
@@ -83,9 +84,10 @@ def engine_law(
     """
 
     def run(chances: Chances) -> Answer:
-        # A proposal that came late would be dropped, and a busy machine is no branch of chance.
+        # Time decides who is asked and what comes too late, and a busy machine is no branch of chance.
         noise = swapped(engine_module, "Noise", lambda seed, stream: ExactNoise(chances))
-        with noise, swapped(drafting_module, "STALL_MS", math.inf), make_engine() as engine:
+        ticks = itertools.count()
+        with noise, swapped(time, "perf_counter", lambda: 1e-6 * next(ticks)), make_engine() as engine:
             result = engine.generate(prompt, sampling, max_tokens=length, prediction=prediction)
         faults = [p.fault for step in result.record.steps for p in step.proposals if p.fault]
         if faults:

@@ -7,8 +7,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from augury.accept import RULES
 from augury.budget import Costs, best_chain, promise, shallow
@@ -16,10 +18,10 @@ from augury.drafters.drafter import Drafter, Observation
 from augury.engine.asking import Asking
 from augury.engine.request import Request
 from augury.engine.trust import Trust
-from augury.errors import DrafterError
+from augury.errors import DrafterError, first_line
 from augury.models.target import TargetInfo
 from augury.record import Proposal
-from augury.tree import DraftTree
+from augury.tree import MAX_NODES, DraftTree, FloatArray
 
 STALL_MS = 1000.0
 STALL_STEPS = 20.0
@@ -95,12 +97,14 @@ def propose(drafters: Named, request: Request, info: TargetInfo, limit: int, cos
     if why := _unasked(drafters, request, depth, limit):
         return Offer(DraftTree.empty(), (), why)
     chains = not (RULES[request.rule].trees and info.trees)
+    ratio = RULES[request.rule].laws
     plain = float(costs.step(np.array([1]), np.array([float(request.length)]))[0]) if costs else 0.0
     trees: dict[int, DraftTree] = {}
     proposals: dict[int, Proposal] = {}
 
     def merged() -> DraftTree:
-        whole = DraftTree.merge([trees[index] for index in sorted(trees)])
+        # In the order of asking: what was drawn earlier may decide who is asked later, so it must be judged earlier.
+        whole = DraftTree.merge(list(trees.values()))
         return request.trust.temper(shallow(best_chain(whole) if chains else whole, depth))
 
     cheap_first = sorted(range(len(drafters)), key=lambda i: costs is not None and not request.asking.cheap(i, plain))
@@ -115,7 +119,9 @@ def propose(drafters: Named, request: Request, info: TargetInfo, limit: int, cos
         ):
             proposals[index] = Proposal(name, 0, 0.0, unasked="it is not expected to earn its time")
         else:
-            tree, proposals[index] = _asked(drafters[index], index, request, info, limit, plain)
+            # A merge of too many nodes would drop the least likely, which drawn nodes must not be dropped for.
+            left = min(limit, MAX_NODES - sum(map(len, trees.values()))) if ratio else limit
+            tree, proposals[index] = _asked(drafters[index], index, request, info, left, plain)
             if len(tree):
                 trees[index] = best_chain(tree) if chains else tree
     tree = merged()
@@ -171,32 +177,38 @@ def _checked(tree: object, index: int, limit: int, vocab_size: int) -> DraftTree
         raise DrafterError(f"proposed {len(tree)} nodes, the limit is {limit}")
     if not len(tree):
         return DraftTree.empty()
-    for what, array, kinds in (
-        ("tokens", tree.tokens, "iu"),
-        ("parents", tree.parents, "iu"),
-        ("survival", tree.survival, "f"),
-    ):
-        if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in kinds:
-            kind = "whole" if kinds == "iu" else "real"
-            raise DrafterError(f"proposed {what} that are no flat array of {kind} numbers")
-    if int(tree.tokens.max()) >= vocab_size:
-        raise DrafterError(f"proposed token {int(tree.tokens.max())}, the vocabulary ends at {vocab_size - 1}")
-    for node, law in tree.laws.items():
-        if law.shape != (vocab_size,) or not law[tree.tokens[node]] > 0.0:
+    tokens = _flat("tokens", tree.tokens, "iu")
+    parents = _flat("parents", tree.parents, "iu").tolist()
+    survival = _flat("survival", tree.survival, "f").tolist()
+    if int(tokens.max()) >= vocab_size:
+        raise DrafterError(f"proposed token {int(tokens.max())}, the vocabulary ends at {vocab_size - 1}")
+    laws: dict[int, FloatArray] = {}
+    for node, given in tree.laws.items():
+        if not isinstance(given, np.ndarray) or given.dtype.kind != "f":
+            raise DrafterError(f"node {node} declares a law that is no array of real numbers")
+        law = laws[int(node)] = np.array(given, np.float32, subok=False)
+        if law.shape != (vocab_size,) or not law[tokens[node]] > 0.0:
             raise DrafterError(f"node {node} declares a law that could not have drawn its token")
         if not (law.min() >= 0.0 and abs(float(law.sum()) - 1.0) < 1e-3):
             raise DrafterError(f"node {node} declares a law that is none: it sums to {float(law.sum()):.4g}")
     # A tree's own check forgives rounding. Here, where survival comes in, it is made never to grow along a path: the
     # budget takes the surest nodes, and no node may be surer than its parent.
-    parents, survival = tree.parents.tolist(), tree.survival.tolist()
     for i, parent in enumerate(parents):
         survival[i] = min(survival[i], survival[parent] if parent >= 0 else 1.0)
-    return DraftTree.of(tree.tokens.tolist(), parents, survival, index, tree.laws)
+    return DraftTree.of(tokens.tolist(), parents, survival, index, laws)
+
+
+def _flat(what: str, array: object, kinds: str) -> npt.NDArray[Any]:
+    """A copy of a flat array of numbers of some kinds, and nothing else: a drafter may keep and change its own."""
+    if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in kinds:
+        raise DrafterError(f"proposed {what} that are no flat array of {'whole' if kinds == 'iu' else 'real'} numbers")
+    return np.array(array, subok=False)
 
 
 def _fault(request: Request, index: int, error: Exception, final: bool) -> str:
     """Note a fault; a final one, or the third, leaves the drafter out of the request."""
-    text = str(error) if isinstance(error, DrafterError) else f"{type(error).__name__}: {error}"
+    said = first_line(error)
+    text = said if isinstance(error, DrafterError) else f"{type(error).__name__}: {said}"
     request.faults[index] = request.faults.get(index, 0) + 1
     if final or request.faults[index] >= MAX_FAULTS:
         request.benched[index] = text

@@ -236,6 +236,12 @@ class Engine:
     ) -> Request:
         """Check everything that was asked for, before anything is started."""
         info = self.target.info
+        if sampling is not None and not isinstance(sampling, Sampling):
+            raise InputError(f"sampling is {shown(sampling)}; give an augury.Sampling")
+        switches = {"include_stop": include_stop, "ignore_eos": ignore_eos, "draft": draft, "explain": explain}
+        for name, switch in switches.items():
+            if not isinstance(switch, bool):
+                raise InputError(f"{name} is {shown(switch)}; it must be True or False")
         sampling = sampling or Sampling()
         tokens = self._ids("prompt", prompt)
         if not len(tokens):

@@ -115,10 +115,11 @@ class Request:
         self.benched: dict[int, str] = {}
         """Drafters (by index) that broke their contract too often in this request, and how."""
         self.faults: dict[int, int] = {}
-        self._buffer = np.empty(2 * len(prompt) + 64, np.int32)
-        self._shown = [frozen(self._buffer)]
-        self._length = [len(prompt)]
-        self._buffer[: len(prompt)] = prompt
+        # Twice: what drafters see is theirs to spoil, by mistake or not, and the engine goes by its own.
+        self._buffer, self._theirs = (np.empty(2 * len(prompt) + 64, np.int32) for _ in range(2))
+        self._buffer[: len(prompt)] = self._theirs[: len(prompt)] = prompt
+        self._length = len(prompt)
+        self._shown, self._shown_length = [frozen(self._theirs)], [len(prompt)]
         self.views = tuple(
             View(
                 number,
@@ -130,7 +131,7 @@ class Request:
                 None if prediction is None else frozen(prediction),
                 sampler.guess,
                 self._shown,
-                self._length,
+                self._shown_length,
             )
             for seat in range(len(drafters))
         )
@@ -139,17 +140,17 @@ class Request:
     @property
     def length(self) -> int:
         """Tokens of prompt and answer; the target has committed one fewer (the root is still to be computed)."""
-        return self._length[0]
+        return self._length
 
     @property
     def tokens(self) -> IntArray:
         """i32[length]; a view."""
-        return self._buffer[: self._length[0]]
+        return self._buffer[: self._length]
 
     @property
     def root(self) -> int:
         """The last committed token."""
-        return int(self._buffer[self._length[0] - 1])
+        return int(self._buffer[self._length - 1])
 
     @property
     def done(self) -> bool:
@@ -158,13 +159,15 @@ class Request:
 
     def append(self, tokens: IntArray) -> None:
         """Add emitted tokens."""
-        need = self._length[0] + len(tokens)
+        need = self._length + len(tokens)
         if need > len(self._buffer):
-            grown = np.empty(2 * need, np.int32)
-            grown[: self._length[0]] = self.tokens
-            self._buffer, self._shown[0] = grown, frozen(grown)
-        self._buffer[self._length[0] : need] = tokens
-        self._length[0] = need
+            for name in ("_buffer", "_theirs"):
+                grown = np.empty(2 * need, np.int32)
+                grown[: self._length] = self.tokens
+                setattr(self, name, grown)
+            self._shown[0] = frozen(self._theirs)
+        self._buffer[self._length : need] = self._theirs[self._length : need] = tokens
+        self._length = self._shown_length[0] = need
 
 
 def frozen(array: Shown) -> Shown:
