@@ -35,6 +35,14 @@ def test_of_what_a_library_says_the_first_line_is_told():
     assert len(first_line(ValueError("x" * 1000))) == 300
 
 
+def test_an_error_that_cannot_say_what_was_wrong_is_told_by_its_name():
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    assert first_line(Mute()) == "Mute"
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

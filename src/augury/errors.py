@@ -31,7 +31,11 @@ def shown(value: object) -> str:
 
 def first_line(error: Exception) -> str:
     """What another library says was wrong, as a message can hold it."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip()[:300]
+    try:
+        said = str(error).strip()
+    except Exception:  # an error's own way to show itself may do anything
+        said = ""
+    return (said or type(error).__name__).splitlines()[0].rstrip()[:300]
 
 
 class AuguryError(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 
 import numpy as np
@@ -88,7 +89,7 @@ def test_a_slot_that_cannot_be_rolled_back_is_not_used_again():
 
 def test_a_request_that_got_lost_is_an_error_and_no_endless_loop():
     one = engine()
-    one._admit = lambda request: None
+    one._admit = one._waiting.clear
     lost = within(10, lambda: one.generate(PROMPT, max_tokens=3))
     assert isinstance(lost, AuguryError)
     assert "nothing runs" in str(lost)
@@ -267,3 +268,71 @@ def test_one_failing_prompt_of_several_is_named_and_the_others_end():
     with pytest.raises(RuntimeError) as caught:
         one.generate([4, 2], Sampling(processors=(Refuses(4),)), max_tokens=5)
     assert not hasattr(caught.value, "__notes__")
+
+
+def interrupted(work, moment):
+    """Runs ``work`` with Ctrl-C at one of the moments that CPython looks for it: calls begun, built-in calls ended."""
+    seen = 0
+
+    def look(frame, event, _):
+        nonlocal seen
+        if frame.f_code.co_name == "<genexpr>":  # what is raised where one is thrown away is lost
+            return
+        files = [f.f_code.co_filename for f in (frame, frame.f_back) if f]
+        if event in ("call", "c_return") and any(f.endswith(("engine/engine.py", "models/slots.py")) for f in files):
+            seen += 1
+            if seen == moment:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        work()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(before)
+    return False
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda one: one.generate_all([PROMPT, [2, 3], [4]], max_tokens=3),
+        lambda one: list(one.stream(PROMPT, max_tokens=3)),
+    ],
+    ids=["whole", "stream"],
+)
+def test_ctrl_c_at_any_moment_leaves_nothing_behind(work):
+    target = ToyTarget(V, slots=2)
+    one = engine([Empty()], target, slots=2)
+    moment = 1
+    while interrupted(lambda: work(one), moment):
+        gc.collect(0)
+        assert not one._waiting
+        assert not one._running
+        assert one._slots.free == 2
+        assert len(one._slots._idle) == len(target._cells), moment
+        if moment % 16 == 0:
+            one.close()  # the next begins with slots to open
+        moment += 1
+    assert moment > 50
+    assert one.generate(PROMPT, max_tokens=8).tokens == ANSWER[:8]
+
+
+def test_a_slot_that_cannot_be_taken_back_costs_nobody_else_his(monkeypatch):
+    target = ToyTarget(V, slots=2)
+    one = engine(target=target, slots=2)
+    real = target.length
+
+    def length(slot):
+        if slot == 0:
+            raise RuntimeError("lost")
+        return real(slot)
+
+    monkeypatch.setattr(target, "length", length)
+    with pytest.raises(RuntimeError, match="lost"):
+        one.generate_all([PROMPT, PROMPT], max_tokens=1)
+    assert not one._running
+    assert set(one._slots._idle) == {1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,7 +15,16 @@ import pytest
 from tiny import byte_tokenizer, spelt
 
 from augury.errors import InputError, ModelError
-from augury.models.template import FUEL, MAX_DEPTH, MAX_INDENT, MAX_TEXT, ChatTemplate
+from augury.models.template import (
+    _OPERATOR,
+    FUEL,
+    MAX_DEPTH,
+    MAX_INDENT,
+    MAX_OPERATORS,
+    MAX_SOURCE,
+    MAX_TEXT,
+    ChatTemplate,
+)
 from augury.models.tokenizer import Tokenizer
 
 
@@ -185,6 +195,60 @@ def test_strings_that_a_template_makes_are_bounded_in_memory(join: str) -> None:
 def test_a_template_that_does_not_parse() -> None:
     with pytest.raises(ModelError, match="the chat template of m does not parse"):
         ChatTemplate("{% for m in messages %}", "m")
+
+
+CHAINS = {
+    "not": "{{ " + "not " * 50_000 + "1 }}",
+    "minus": "{{ " + "-" * 50_000 + "1 }}",
+    "power": "{{ " + "1**" * 50_000 + "1 }}",
+    "plus": "{{ " + "1+" * 50_000 + "1 }}",
+    "modulo": "{{ " + "1%" * 50_000 + "1 }}",
+    "tilde": "{{ " + "1~" * 50_000 + "1 }}",
+    "or": "{{ " + "1 or " * 50_000 + "1 }}",
+    "or behind a hexadecimal number": "{{ " + "0xaor " * 40_000 + "1 }}",
+    "ternary": "{{ " + "1if 1 else " * 20_000 + "1 }}",
+    "attribute": "{{ a" + ".b" * 50_000 + " }}",
+    "filter": "{{ a" + "|int" * 50_000 + " }}",
+    "test": "{{ a" + " is odd" * 30_000 + " }}",
+    "call": "{{ a" + "()" * 50_000 + " }}",
+    "index": "{{ a" + "[0]" * 50_000 + " }}",
+    "elif": "{% if 0 %}" + "{% elif 0 %}" * 20_000 + "{% endif %}",
+}
+
+
+@pytest.mark.parametrize("kind", CHAINS)
+def test_chains_of_operators_that_would_end_the_process_are_refused(kind: str) -> None:
+    with pytest.raises(ModelError, match=rf"^the chat template of m has \d+ operators, at most {MAX_OPERATORS} are"):
+        ChatTemplate(CHAINS[kind], "m")
+
+
+def test_the_longest_chains_that_are_taken_end_no_process() -> None:
+    for link, tail in (("not ", "{{ %s1 }}"), ("{% elif 0 %}", "{% if 0 %}%s{% endif %}")):
+        links = (MAX_OPERATORS - 5) // (2 if "%" in link else 1)
+        code = "import sys; from augury.models.template import ChatTemplate; ChatTemplate(sys.stdin.read(), 'm')"
+        source = tail.replace("%s", link * links)
+        done = subprocess.run([sys.executable, "-c", code], input=source, text=True, timeout=60, check=False)
+        assert done.returncode == 0, link
+
+
+def test_a_template_longer_than_any_is_refused() -> None:
+    assert ChatTemplate("x" * MAX_SOURCE, "m").source
+    with pytest.raises(ModelError, match=f"the chat template of m has {MAX_SOURCE + 1} characters, at most"):
+        ChatTemplate("x" * (MAX_SOURCE + 1), "m")
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_ordinary_templates_are_far_from_the_bounds_and_need_little_stack(name: str) -> None:
+    assert len(_OPERATOR.findall(TEMPLATES[name])) < MAX_OPERATORS // 20
+    texts: list[str] = []
+    before = threading.stack_size(512 << 10)
+    try:
+        thread = threading.Thread(target=lambda: texts.append(rendered(TEMPLATES[name], CONVERSATION)))
+        thread.start()
+    finally:
+        threading.stack_size(before)
+    thread.join()
+    assert texts == [rendered(TEMPLATES[name], CONVERSATION)]
 
 
 def test_a_long_conversation_fits_the_box() -> None:

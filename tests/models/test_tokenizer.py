@@ -16,7 +16,7 @@ from tiny import CONTROLS, byte_tokenizer, decoded, spelt
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from augury.errors import InputError, ModelError
-from augury.models.tokenizer import Tokenizer, tokenizer_from_file, tokenizer_from_gguf
+from augury.models.tokenizer import MAX_IDS, Tokenizer, tokenizer_from_file, tokenizer_from_gguf
 
 BYTES = Tokenizer(byte_tokenizer())
 END = 257
@@ -310,6 +310,27 @@ def test_from_file(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{}")
     with pytest.raises(ModelError, match=r"broken\.json is not a tokenizer"):
         tokenizer_from_file(tmp_path / "broken.json")
+
+
+@pytest.mark.parametrize("place", ["vocab", "added_tokens"])
+@pytest.mark.parametrize("id", [MAX_IDS, 2**31, 10**30])
+def test_an_id_beyond_all_measure_is_refused_at_once(tmp_path: Path, place: str, id: int) -> None:
+    spec = json.loads(TRAINED.to_str())
+    if place == "vocab":
+        spec["model"]["vocab"]["far"] = id
+    else:
+        spec["added_tokens"].append(spec["added_tokens"][0] | {"content": "far", "id": id})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(ModelError, match=rf"^tokenizer\.json gives token 'far' the id {id}; ids must lie below"):
+        tokenizer_from_file(tmp_path / "tokenizer.json")
+
+
+def test_a_list_of_too_many_tokens_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("augury.models.tokenizer.MAX_IDS", 2)
+    spec = {"model": {"type": "Unigram", "vocab": [["a", 0.0], ["b", 0.0], ["c", 0.0]]}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(ModelError, match=r"^tokenizer\.json has 3 tokens, at most 2 are allowed"):
+        tokenizer_from_file(tmp_path / "tokenizer.json")
 
 
 def test_the_hash_tells_two_swapped_ids() -> None:

@@ -327,15 +327,16 @@ class Engine:
 
     def _run(self, requests: Sequence[Request]) -> list[Result]:
         """Run requests to their ends; on any way out nothing of them is left behind."""
-        with self._lock:
-            self._waiting.extend(requests)
         try:
+            with self._lock:
+                self._waiting.extend(requests)
             while not all(r.done for r in requests):
                 self._advance(requests)
         finally:
-            with self._lock:
-                for request in requests:
-                    self._leave(request)
+            try:
+                self._quit(requests)
+            finally:
+                self._quit(requests)  # Ctrl-C may have cut the first short
         failed = [i for i, r in enumerate(requests) if r.error is not None]
         if failed and len(requests) > 1:
             error = requests[failed[0]].error
@@ -345,9 +346,9 @@ class Engine:
 
     def _chunks(self, request: Request) -> Generator[Chunk, None, None]:
         """Chunks of one request as they come."""
-        with self._lock:
-            self._waiting.append(request)
         try:
+            with self._lock:
+                self._waiting.append(request)
             while True:
                 while not request.chunks and not request.done:
                     self._advance([request])
@@ -361,8 +362,10 @@ class Engine:
                 if chunk.finish_reason is not None:
                     return
         finally:
-            with self._lock:
-                self._leave(request)
+            try:
+                self._quit([request])
+            finally:
+                self._quit([request])
 
     def _advance(self, awaited: Sequence[Request]) -> None:
         """Turn the loop once for all who run, then take out who has ended."""
@@ -383,7 +386,7 @@ class Engine:
     def _turn(self) -> None:
         """Admit who waits while there are slots, go on with their prompts, and step those whose prompt is whole."""
         while self._waiting and self._slots.free:
-            self._admit(self._waiting.popleft())
+            self._admit()
         if not self._running:
             raise AuguryError("nothing runs, and an answer that is waited for has not ended")
         room = PREFILL_TOKENS
@@ -401,11 +404,14 @@ class Engine:
                 self._fail(request, error)
             raise
 
-    def _admit(self, request: Request) -> None:
-        """Give a request a slot."""
+    def _admit(self) -> None:
+        """Give the first who waits a slot."""
+        request = self._waiting[0]
         if request.done:
+            del self._waiting[0]
             return
-        self._running.append(request)
+        self._running += [request]  # no calls here: Ctrl-C comes behind calls, and somebody else may wait for this one
+        del self._waiting[0]
         try:
             request.slot, request.filled = self._slots.take(request.tokens[:-1])
         except BaseException as error:
@@ -440,6 +446,12 @@ class Engine:
         request.error = request.error or (error if isinstance(error, Exception) else interrupted)
         request.doubtful = True
 
+    def _quit(self, requests: Sequence[Request]) -> None:
+        """Nobody waits for these requests any more. Does nothing the second time."""
+        with self._lock:
+            for request in requests:
+                self._leave(request)
+
     def _leave(self, request: Request) -> None:
         """Nobody waits for a request any more: take it out, finished or not. Does nothing the second time."""
         if self._turning and request in self._running:
@@ -457,16 +469,20 @@ class Engine:
             self._running.remove(request)
         if request.record.finish is None:
             request.record.finish = request.output.finish or ("error" if request.error else "cancelled")
-        slot, request.slot = request.slot, -1
-        if slot < 0:
+        if request.slot < 0:
             return
         try:
             end(self.parts.drafters, request)
         finally:
-            if request.doubtful:
-                self._slots.drop(slot)
-            else:
-                self._slots.give(slot, request.tokens)
+            try:
+                if request.doubtful:
+                    self._slots.drop(request.slot)
+                else:
+                    self._slots.give(request.slot, request.tokens)
+            except Exception:
+                request.slot = -1
+                raise
+            request.slot = -1  # last: who is interrupted before gives the slot back the second time
 
     def _refuse_inside(self) -> None:
         """Refuse to work while at work: drafters and processors are called in a step, and may not call back."""

@@ -46,30 +46,35 @@ class Slots:
         # Conversations that only share their system prompt keep their slots while there are unused ones. A prompt that
         # is asked again finds its own, however long the answer was.
         found = shared.get(best, 0)
-        if found > 0 and (not fresh or found == len(tokens) or 2 * found >= len(self._idle[best])):
-            slot, length = best, found
-        elif fresh:
-            slot, length = self._target.open(), 0
-        else:
-            slot, length = next(iter(self._idle)), 0
-        self._idle.pop(slot, None)
-        self._busy.add(slot)
+        slot = -1
         try:
+            if found > 0 and (not fresh or found == len(tokens) or 2 * found >= len(self._idle[best])):
+                slot, length = best, found
+            elif fresh:
+                slot, length = self._target.open(), 0
+            else:
+                slot, length = next(iter(self._idle)), 0
+            self._busy.add(slot)
+            self._idle.pop(slot, None)
             self._target.truncate(slot, length)
-        except BaseException:
-            self.drop(slot)
+        except BaseException:  # Ctrl-C may come between any two of these lines
+            if slot >= 0:
+                self._busy.add(slot)
+                self.drop(slot)
             raise
         return slot, length
 
     def give(self, slot: int, tokens: IntArray) -> None:
-        """Take a slot back; ``tokens`` begin with what its cache holds and may be longer."""
-        self._busy.discard(slot)
+        """Take a slot back; ``tokens`` begin with what its cache holds and may be longer. May be done twice."""
         self._idle[slot] = tokens[: self._target.length(slot)].copy()
+        self._busy -= {slot}  # no call, which Ctrl-C could cut off from what its caller does next
 
     def drop(self, slot: int) -> None:
-        """Take a slot back whose cache cannot be trusted."""
-        self._busy.discard(slot)
-        self._target.release(slot)
+        """Take a slot back whose cache cannot be trusted. Does nothing the second time."""
+        if slot in self._busy:
+            self._idle.pop(slot, None)
+            self._busy -= {slot}
+            self._target.release(slot)
 
     def close(self) -> None:
         """Release everything."""

@@ -28,6 +28,17 @@ FUEL = 2_000_000
 MAX_TEXT = 16 << 20
 """Characters of one rendered conversation."""
 
+MAX_SOURCE = 256 << 10
+"""Characters of a template; long ones have 15,000."""
+
+MAX_OPERATORS = 5_000
+"""Operators and tags of a template, counted generously; long ones have 2,000. minijinja bounds how deep things lie in
+each other, but not chains such as ``not not not x``, and its compiler calls itself once for each link: on a stack of
+8 MB some 7,000 links of the dearest kind, ``elif``, end the process."""
+
+_OPERATOR = re.compile(r"[-+*/~.|(\[]|%(?!\})|(?:not|or|and|if|elif|else|in|is)(?!\w)")
+"""Also what only ends like a word: of ``0xaor 1`` the lexer makes a number and an ``or``."""
+
 MAX_INDENT = 16
 """Spaces of one level of JSON; templates take 2 or 4."""
 
@@ -48,10 +59,11 @@ class ChatTemplate:
         variables: texts of special tokens (``bos_token``, ``eos_token``, ...) that templates refer to.
 
     Raises:
-        ModelError: the template does not parse.
+        ModelError: the template does not parse, or is larger than any that is honest.
     """
 
     def __init__(self, source: str, name: str, variables: Mapping[str, str] | None = None) -> None:
+        _check_size(source, name)
         self.source = source
         self.name = name
         self._variables = dict(variables or {})
@@ -99,6 +111,15 @@ class ChatTemplate:
         if len(text) > MAX_TEXT:
             raise InputError(f"the rendered conversation has {len(text)} characters, at most {MAX_TEXT} are allowed")
         return text
+
+
+def _check_size(source: str, name: str) -> None:
+    """Refuse what could end the process while it is compiled."""
+    if len(source) > MAX_SOURCE:
+        raise ModelError(f"the chat template of {name} has {len(source)} characters, at most {MAX_SOURCE} are allowed")
+    operators = len(_OPERATOR.findall(source))
+    if operators > MAX_OPERATORS:
+        raise ModelError(f"the chat template of {name} has {operators} operators, at most {MAX_OPERATORS} are allowed")
 
 
 def _raise(message: object) -> None:

@@ -20,8 +20,11 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from augury.errors import InputError, ModelError, first_line
+from augury.errors import InputError, ModelError, first_line, shown
 from augury.tree import IntArray
+
+MAX_IDS = 1 << 24
+"""Token ids lie below; the largest vocabularies have 2**18. The library walks over every id up to the largest."""
 
 _SPACE = "\u2581"  # SentencePiece writes a space so
 
@@ -312,14 +315,31 @@ def _from_byte_level(token: str) -> bytes:
 
 
 def tokenizer_from_file(path: Path) -> Tokenizer:
-    """From a ``tokenizer.json``. Raises ``ModelError`` when it cannot be read."""
+    """From a ``tokenizer.json``. Raises ``ModelError`` when it cannot be read, or has ids beyond all measure."""
     try:
-        return Tokenizer(tokenizers.Tokenizer.from_str(path.read_text("utf-8")))
+        text = path.read_text("utf-8")
+        _check_ids(json.loads(text), path.name)
+        return Tokenizer(tokenizers.Tokenizer.from_str(text))
     except ModelError:
         raise
     except Exception as damage:  # the library raises bare Exception
         why = first_line(damage)
         raise ModelError(f"{path.name} is not a tokenizer that the tokenizers library reads: {why}") from None
+
+
+def _check_ids(spec: Any, name: str) -> None:
+    """Refuse ids that would keep the library busy for hours. What else is wrong with the file it says itself."""
+    parts = spec if isinstance(spec, dict) else {}
+    model, added = parts.get("model"), parts.get("added_tokens")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    ids = list(vocab.items()) if isinstance(vocab, dict) else []
+    if isinstance(added, list):
+        ids += [(token.get("content"), token.get("id")) for token in added if isinstance(token, dict)]
+    for token, id in ids:
+        if isinstance(id, int) and id >= MAX_IDS:
+            raise ModelError(f"{name} gives token {shown(token)} the id {shown(id)}; ids must lie below {MAX_IDS}")
+    if isinstance(vocab, list) and len(vocab) > MAX_IDS:
+        raise ModelError(f"{name} has {len(vocab)} tokens, at most {MAX_IDS} are allowed")
 
 
 _WORDS_LLAMA3 = (
