@@ -83,7 +83,9 @@ def load(
 
 def _wanted(drafters: str | Sequence[str | Drafter]) -> list[str | Drafter]:
     """Everything asked for. What is no name is refused before a model is loaded."""
-    wanted = [one for one in (split(drafters) if isinstance(drafters, str) else drafters) if one != ""]
+    wanted = split(drafters) if isinstance(drafters, str) else list(drafters)
+    if "" in wanted:
+        raise InputError("drafters has an empty name; give names, or none to decode plainly")
     for one in wanted:
         if isinstance(one, str) and one != "none":
             check(one)

@@ -89,7 +89,7 @@ class StepRecord:
         return self.draft_ms + self.verify_ms + self.accept_ms + self.commit_ms + self.rest_ms
 
 
-@dataclass
+@dataclass(repr=False)
 class RequestRecord:
     """One request from prompt to end. Grows while the request runs.
 
@@ -110,6 +110,10 @@ class RequestRecord:
     steps: list[StepRecord] = field(default_factory=list)
     finish: FinishReason | None = None
     stop: str | int | None = None
+
+    def __repr__(self) -> str:
+        done = f"{self.completion_tokens} tokens in {len(self.steps)} steps"
+        return f"<RequestRecord: {done}, {self.accepted} of {self.drafted} draft tokens accepted>"
 
     @property
     def completion_tokens(self) -> int:

@@ -7,7 +7,7 @@ measured in the same run with the kernel's own registers: what the same threads 
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 
 import numpy as np
@@ -64,4 +64,6 @@ def _verify(target: Target, slot: int, rows: int) -> float:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    parser = argparse.ArgumentParser(prog="python -m augury.bench.forward", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", nargs="?", default="smollm2-135m", help="embedded name, directory or GGUF file")
+    main(parser.parse_args().model)

@@ -47,6 +47,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character must not end the answer.
         stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    sys.path.append("")  # drafters of one's own are looked for here too, behind all that is installed
     try:
         app(prog_name="augury")
     except KeyboardInterrupt:

@@ -30,7 +30,7 @@ _HELP = """\
 /drafts        mark what each drafter guessed, or no longer
 /stats         statistics after each answer, or no longer
 /save FILE     write the conversation as JSON
-/exit          leave, as Ctrl-D does
+/exit          leave, as /quit and Ctrl-D do
 \"\"\"            begins and ends a message of several lines
 Ctrl-C         stops the answer; a second one leaves"""
 
@@ -87,6 +87,7 @@ class _Chat:
             "/stats": self._toggle_stats,
             "/save": self._save,
             "/exit": self._exit,
+            "/quit": self._exit,
         }
 
     def run(self) -> None:

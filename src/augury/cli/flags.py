@@ -17,7 +17,7 @@ from typer import Argument, Option
 
 from augury.api import DEFAULT_DRAFTERS
 from augury.bench.prompts import utf8
-from augury.cli.terminal import progress
+from augury.cli.terminal import note, progress
 from augury.drafters import split
 from augury.errors import InputError
 
@@ -90,7 +90,7 @@ class Running:
         import augury
 
         with progress() as told:
-            return augury.load(
+            engine = augury.load(
                 model,
                 drafters=drafters,
                 acceptance=acceptance,  # type: ignore[arg-type] # the engine names a wrong rule best
@@ -103,6 +103,9 @@ class Running:
                 measure=measure,
                 progress=told,
             )
+        if "(native: " in engine.target.info.runner:
+            note(f"augury: the fast CPU forward is not used: {engine.target.info.runner}")
+        return engine
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,10 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
             # What is still buffered would fail again when the interpreter flushes it on its way out.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(PIPE_CLOSED) from None
+        except OSError as error:  # a full disk, most of all
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            note(f"augury: {error.strerror or error}")
+            raise typer.Exit(REFUSED) from None
 
     return run
 

@@ -121,7 +121,7 @@ def make(spec: str, **resources: object) -> Drafter:
         given[key] = _value(name, key, text, types.get(key, str))
     missing = [n for n, p in takes.items() if p.default is p.empty and n not in given]
     if missing:
-        raise InputError(f"drafter {name} needs {missing[0]}; give it as {name}:{missing[0]}=...")
+        raise InputError(f"drafter {name} needs {missing[0]}; give it as {name}:{missing[0].upper()}")
     made: Drafter = cls(**given)
     return made
 

