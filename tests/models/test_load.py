@@ -22,11 +22,17 @@ from augury.tree import DraftTree
 from augury.tree import Path as Accepted
 
 
-@pytest.mark.parametrize("name", ["smollm", "gemma3-27b", "no/such/model", "/no/such/folder"])
+@pytest.mark.parametrize("name", ["smollm", "gemma3-27b"])
 def test_unknown_names_list_the_valid_ones(name: str) -> None:
     with pytest.raises(UnknownName, match=r"Valid: .*gemma3-270m, smollm2-135m") as refused:
         load_target(name)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["no/such/model", "/no/such/folder"])
+def test_a_path_that_is_not_there_is_no_unknown_name(name: str) -> None:
+    with pytest.raises(ModelError, match=f"there is no directory or file {name}"):
+        load_target(name)
 
 
 def test_paths_that_are_no_models(tmp_path: Path) -> None:

@@ -266,12 +266,12 @@ def _open(model: str | os.PathLike[str]) -> _Files:
         return _gguf(open_gguf(model), model if isinstance(model, str) and model in EMBEDDED else path.stem)
     if path.is_dir():
         return _directory(path)
-    if isinstance(model, str) and os.sep in model and not path.exists():
-        raise ModelError(f"there is no directory or file {model}")
     if path.exists():
         raise ModelError(f"{path.name} is neither a directory nor a .gguf file")
     if isinstance(model, str) and model.endswith(".gguf"):
         raise ModelError(f"there is no file {model}")
+    if os.sep in str(model):
+        raise ModelError(f"there is no directory or file {model}")
     raise UnknownName("model", str(model), [*EMBEDDED, "a directory with safetensors", "a .gguf file"])
 
 
