@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from augury.accept import RULES, block, rejection, walk
 from augury.conformance.exact import ExactNoise, outcomes
 from augury.errors import InputError
-from augury.sampling import Noise, Stream, race
+from augury.noise import Noise, Stream, race
 from augury.tree import DraftTree
 
 V = 3

@@ -13,7 +13,8 @@ from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from augury.errors import InputError, ModelError
-from augury.sampling import Noise, Sampler, Sampling, Stream, logprobs, race
+from augury.noise import Noise, Stream, race
+from augury.sampling import Sampler, Sampling, logprobs
 
 NOISE = Noise(7, Stream.TARGET)
 ROW = np.array([0.5, 2.0, -1.0, 1.5, 0.0], np.float32)

@@ -35,10 +35,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from augury.errors import InputError, ModelError, shown
-from augury.noise import LawArray as LawArray  # these four are met here by who works with laws
-from augury.noise import Noise as Noise
-from augury.noise import Stream as Stream
-from augury.noise import race as race
+from augury.noise import LawArray, Noise, race
 from augury.tree import BoolArray, FloatArray, IntArray
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from augury.accept import walk
 from augury.drafters.drafter import Observation, View
-from augury.sampling import Noise
+from augury.noise import Noise
 from augury.tree import DraftTree, Path
 
 

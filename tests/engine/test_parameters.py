@@ -7,7 +7,8 @@ import pytest
 
 from augury.conformance.toys import Half, Script, TopK, ToyTarget, noisy, oracle
 from augury.engine.engine import Engine
-from augury.sampling import Noise, Sampler, Sampling
+from augury.noise import Noise
+from augury.sampling import Sampler, Sampling
 from augury.tree import DraftTree
 
 V = 12

@@ -24,7 +24,8 @@ from augury.conformance.toys import (
 )
 from augury.conformance.wrong import Unsalted
 from augury.engine.engine import Engine
-from augury.sampling import Noise, Sampling
+from augury.noise import Noise
+from augury.sampling import Sampling
 from augury.tree import DraftTree
 
 V = 3

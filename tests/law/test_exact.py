@@ -8,7 +8,8 @@ import pytest
 from augury.conformance.exact import ExactNoise, NotEnumerable, outcomes
 from augury.conformance.law import bound, distance, true_law
 from augury.conformance.toys import Drift, ToyTarget
-from augury.sampling import Sampling, race
+from augury.noise import race
+from augury.sampling import Sampling
 
 P = np.array([0.5, 0.3, 0.2])
 
@@ -40,7 +41,7 @@ def test_drawing_without_replacement_from_one_array_is_understood():
 
 def test_the_same_agrees_with_real_noise():
     """The stand-ins say what Philox does, siblings of one array included."""
-    from augury.sampling import Noise
+    from augury.noise import Noise
 
     def pair(waits):
         first = race(P, waits)

@@ -25,7 +25,8 @@ from augury.conformance.report import Report
 from augury.conformance.toys import Sampled, TopK, ToyTarget, noisy
 from augury.drafters.drafter import Drafter, Rule, View
 from augury.models.target import Rows
-from augury.sampling import LawArray, Noise, Sampler, Stream
+from augury.noise import LawArray, Noise, Stream
+from augury.sampling import Sampler
 from augury.tree import DraftTree, FloatArray, Path
 
 # ---- rules ----------------------------------------------------------------------------------------------------------

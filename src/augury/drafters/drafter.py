@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from augury.sampling import Noise
+from augury.noise import Noise
 from augury.tree import DraftTree, FloatArray, IntArray, Path
 
 Rule = Literal["coupled", "rejection", "block"]

@@ -30,7 +30,7 @@ from augury.budget import Costs
 from augury.drafters.drafter import Drafter, Observation, View
 from augury.drafters.survival import Line, Rates, Survival
 from augury.errors import InputError
-from augury.sampling import race
+from augury.noise import race
 from augury.tree import DraftTree, FloatArray
 
 RANKS = 3

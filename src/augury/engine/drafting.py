@@ -107,15 +107,13 @@ def propose(drafters: Named, request: Request, info: TargetInfo, limit: int, cos
         whole = DraftTree.merge(list(trees.values()))
         return request.trust.temper(shallow(best_chain(whole) if chains else whole, depth))
 
-    cheap_first = sorted(range(len(drafters)), key=lambda i: costs is not None and not request.asking.cheap(i, plain))
-    for index in cheap_first:
+    dear = {i for i in range(len(drafters)) if costs and not request.asking.cheap(i, plain)}
+    for index in sorted(range(len(drafters)), key=dear.__contains__):
         name = drafters[index][0]
         if index in request.benched:
             proposals[index] = Proposal(name, 0, 0.0, f"left out: {request.benched[index]}")
         elif (
-            costs
-            and not request.asking.cheap(index, plain)
-            and not request.asking.pays(index, *promise(merged(), costs, request.length), plain)
+            costs and index in dear and not request.asking.pays(index, *promise(merged(), costs, request.length), plain)
         ):
             proposals[index] = Proposal(name, 0, 0.0, unasked="it is not expected to earn its time")
         else:

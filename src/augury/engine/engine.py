@@ -21,8 +21,9 @@ from augury.engine.request import Chunk, Request, Switches, TokenLogprob
 from augury.errors import AuguryError, ContextTooLong, InputError, UnknownName, shown
 from augury.models.slots import Slots
 from augury.models.target import Target
+from augury.noise import Noise, Stream
 from augury.record import FinishReason, RequestRecord
-from augury.sampling import Noise, Sampler, Sampling, Stream
+from augury.sampling import Sampler, Sampling
 from augury.tree import IntArray
 
 MAX_LOGPROBS = 20

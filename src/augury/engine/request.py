@@ -12,8 +12,9 @@ from augury.drafters.drafter import Rule, View
 from augury.engine.asking import Asking
 from augury.engine.output import Output
 from augury.engine.trust import Trust
+from augury.noise import Noise
 from augury.record import FinishReason, RequestRecord, StepRecord
-from augury.sampling import Noise, Sampler
+from augury.sampling import Sampler
 from augury.tree import FloatArray, IntArray
 
 Shown = TypeVar("Shown", IntArray, FloatArray)
