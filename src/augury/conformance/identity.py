@@ -261,7 +261,7 @@ def _difference(position: int, tokens: tuple[int, int], rows: tuple[Row, Row]) -
 
 
 def watched(engine: Engine) -> Engine:
-    """An engine like the given one with its target watched and every guess verified; the given one is closed."""
+    """An engine like the given one with its target watched; the given one is closed."""
     engine.close()  # its slots are needed
     return Engine(
         Watched(engine.target),
@@ -270,6 +270,7 @@ def watched(engine: Engine) -> Engine:
         tokenizer=engine.tokenizer,
         template=engine.template,
         eos_ids=engine.eos_ids,
+        meter=engine.parts.meter,
     )
 
 

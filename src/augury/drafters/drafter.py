@@ -46,12 +46,18 @@ class View:
     _guess: Callable[[FloatArray, Sequence[int]], FloatArray]
     _buffer: list[IntArray]  # one element; the engine replaces it when it grows
     _length: list[int]  # one element
+    _slot: Callable[[], int]
 
     def guess(self, logits: FloatArray, path: Sequence[int]) -> FloatArray:
         """The law f32[V] of a drafter's own logits f32[V] behind ``tokens`` and ``path``, under this request's
         parameters; see ``Sampler.guess``. Zeros when all tokens are banned.
         """
         return self._guess(logits, path)
+
+    @property
+    def slot(self) -> int:
+        """The request's slot of the target, for a drafter that works with the target's own cache."""
+        return self._slot()
 
     @property
     def length(self) -> int:

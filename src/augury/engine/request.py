@@ -133,6 +133,7 @@ class Request:
                 sampler.guess,
                 self._shown,
                 self._shown_length,
+                lambda: self.slot,
             )
             for seat in range(len(drafters))
         )
