@@ -7,10 +7,10 @@ import pytest
 
 @pytest.fixture(scope="session")
 def loaded():
-    """The embedded model with its default drafters, loaded once."""
+    """The embedded model with two drafters that copy, loaded once."""
     import augury
 
-    return augury.load("smollm2-135m", max_model_len=2048)
+    return augury.load("smollm2-135m", drafters="suffix,prediction", max_model_len=2048)
 
 
 @pytest.fixture

@@ -37,10 +37,11 @@ def test_one_loop():
         for path in (ROOT / "src/augury").rglob("*.py")
         if re.search(r"\.verify\(", path.read_text())
     ]
-    # The cost table and the forward benchmark time it, the watched target hands it on, and a follower is another model
-    # that a drafter asks; none of them generates.
+    # The cost table and the forward benchmark time it, the watched target hands it on, a follower is another model that
+    # a drafter asks, and the search for layers needs a few lines of the target's own; none of them generates.
     assert set(callers) <= {
         "engine/loop.py", "engine/costs.py", "bench/forward.py", "bench/peers.py", "drafters/follower.py",
+        "drafters/layers.py",
         "conformance/identity.py", "conformance/cache.py", "conformance/wrong.py",
     }  # fmt: skip
     assert "engine/loop.py" in callers
@@ -50,7 +51,8 @@ def test_every_drafter_file_is_registered():
     from augury.drafters import DRAFTERS
 
     shared = {
-        "__init__", "drafter", "follower", "likely", "past", "retold", "spine", "survival", "vocabulary", "votes",
+        "__init__", "drafter", "follower", "layers", "likely", "passages", "past", "remembered", "retold", "spine",
+        "survival", "vocabulary", "votes",
     }  # fmt: skip
     files = {p.stem for p in (ROOT / "src/augury/drafters").glob("*.py")} - shared
     named = {spec.target.partition(":")[0].rpartition(".")[2] for spec in DRAFTERS.values()}

@@ -14,15 +14,24 @@ from augury.errors import InputError, UnknownName
 if TYPE_CHECKING:
     from augury.engine.costs import Meter
     from augury.models.load import Progress
+    from augury.models.target import Target
 
-DEFAULT_DRAFTERS = ("suffix", "prediction")
-"""What is asked when nothing is said: both cost microseconds and nothing in memory worth naming."""
+AUTO = "auto"
+"""Stands for the drafters of ``automatic``."""
+
+
+def automatic(target: Target) -> list[str]:
+    """What drafts when nothing is said.
+
+    Two that cost microseconds, and where it can be had the target itself in 4 bits: a third of its weights again.
+    """
+    return ["suffix", "prediction", *(["self"] if 4 in target.info.short else [])]
 
 
 def load(
     model: str | PathLike[str] = "smollm2-135m",
     *,
-    drafters: str | Sequence[str | Drafter] = DEFAULT_DRAFTERS,
+    drafters: str | Sequence[str | Drafter] = AUTO,
     acceptance: Rule = "coupled",
     dtype: str | None = None,
     device: str | None = None,
@@ -39,7 +48,8 @@ def load(
         model: an embedded name (``smollm2-135m``, ``gemma3-270m``), a directory with ``config.json`` and
             safetensors, or a GGUF file.
         drafters: names from ``augury info``, with options as in ``ngram:min=2``; ``module:Class``; or Drafter
-            objects. A string is split at commas; ``none`` decodes plainly.
+            objects. A string is split at commas; ``auto`` among them stands for suffix, prediction and, where the
+            target can be had in 4 bits, self; ``none`` decodes plainly.
         acceptance: ``coupled`` (default: the same seed gives the same text, drafted or not), ``rejection``
             or ``block`` (the same law of the text, more accepted tokens at high temperature).
         dtype: ``bfloat16`` (default), ``float32`` or ``float16``.
@@ -67,9 +77,10 @@ def load(
         max_num_seqs=max_num_seqs, runner=runner, progress=progress,
     )  # fmt: skip
     meter: Meter | None = None
+    named = [name for one in wanted for name in (automatic(loaded.target) if one == AUTO else [one])]
     seats = _seats(
-        wanted, tokenizer=loaded.tokenizer, vocab_size=loaded.target.info.vocab_size, slots=max_num_seqs,
-        target_threads=threads, costs=lambda: meter.costs if meter else None,
+        named, target=loaded.target, tokenizer=loaded.tokenizer, vocab_size=loaded.target.info.vocab_size,
+        slots=max_num_seqs, target_threads=threads, costs=lambda: meter.costs if meter else None,
     )  # fmt: skip
     if measure and seats:
         meter = profile(
@@ -87,7 +98,7 @@ def _wanted(drafters: str | Sequence[str | Drafter]) -> list[str | Drafter]:
     if "" in wanted:
         raise InputError("drafters has an empty name; give names, or none to decode plainly")
     for one in wanted:
-        if isinstance(one, str) and one != "none":
+        if isinstance(one, str) and one not in ("none", AUTO):
             check(one)
     if "none" in wanted and len(wanted) > 1:
         other = next(one for one in wanted if one != "none")

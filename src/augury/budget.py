@@ -62,10 +62,13 @@ class Costs:
         return int(np.argmax(rate >= 0.9 * rate.max()))
 
 
-def promise(tree: DraftTree, costs: Costs, context: int) -> tuple[float, float]:
-    """Expected tokens, and milliseconds, of the best step that one request's tree allows."""
-    gain = 1.0 + np.concatenate([[0.0], np.cumsum(-np.sort(-tree.survival), dtype=np.float64)])
-    rows = np.arange(1, len(gain) + 1)
+def promise(tree: DraftTree, costs: Costs, context: int, others: int = 0) -> tuple[float, float]:
+    """Expected tokens, and milliseconds, of the best step that one request's tree allows.
+
+    ``others`` are requests that step with it: a row and a token each, as if nothing were drafted for them.
+    """
+    gain = 1.0 + others + np.concatenate([[0.0], np.cumsum(-np.sort(-tree.survival), dtype=np.float64)])
+    rows = others + np.arange(1, len(gain) + 1)
     ms = costs.step(rows, rows.astype(np.float64) * context)
     best = int(np.argmax(gain / ms))
     return float(gain[best]), float(ms[best])

@@ -253,6 +253,15 @@ def test_check_that_proved_nothing_fails(said):
     assert "nothing was proved" in done.stderr
 
 
+def test_check_with_a_budget_verifies_what_is_worth_it(said):
+    drafted = []
+    for flags in ([], ["--budget"]):
+        text = said("check", CODE, "--max-tokens", 32, *flags).stdout
+        assert "1 answers: 1 identical bits" in text or "1 answers: 1 same tokens" in text
+        drafted.append(int(re.search(r"of (\d+) draft tokens", text)[1]))
+    assert 0 < drafted[1] < drafted[0]
+
+
 def test_check_names_a_prompt_that_does_not_fit(said):
     done = said("check", "word " * 3000, CODE, "--max-tokens", 24)
     assert re.search(r"^ +1  not checked: the prompt has \d+ tokens", done.stdout)

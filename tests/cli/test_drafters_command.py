@@ -138,6 +138,10 @@ def test_what_cannot_be_honoured_is_one_line_and_exit_code_2(args, said):
     assert said in done.stderr
 
 
+ALONE = [*free(), "self"]
+"""What is measured unasked on a target that can be made cheaper, as the toy can."""
+
+
 # ---- measuring ----------------------------------------------------------------------------------------------------
 
 
@@ -148,22 +152,22 @@ def test_all_that_need_nothing_are_measured_and_those_given(loads, prompts, tmp_
     assert len(loads) == 1
     assert loads[0]["drafters"] == "none"
     heads, *rows = cells(done.stdout)
-    assert [row[0].partition(": ")[0] for row in rows] == [*free(), "ngram:max=2", "model:/nonexistent", "model"]
+    assert [row[0].partition(": ")[0] for row in rows] == [*ALONE, "ngram:max=2", "model:/nonexistent", "model"]
     assert "there is no directory or file /nonexistent" in rows[-2][0]
     assert "drafter model needs model" in rows[-1][0]
-    ngram = dict(zip(heads, rows[free().index("ngram")], strict=True))
+    ngram = dict(zip(heads, rows[ALONE.index("ngram")], strict=True))
     assert float(ngram["speed-up"]) > 0.0
     assert float(ngram["accepted length"]) >= 1.0
     for column in ("asked", "guesses", "hits"):
         assert ngram[column].endswith("%")
-    assert f"{6 * (len(free()) + 1)} of {6 * (len(free()) + 1)} pairs have the same tokens" in done.stdout
+    assert f"{6 * (len(ALONE) + 1)} of {6 * (len(ALONE) + 1)} pairs have the same tokens" in done.stdout
     assert "model:/nonexistent is left out: there is no directory or file" in done.stderr
     found = json.loads(out.read_text())
     assert found["arguments"]["rounds"] == 2
     assert found["arguments"]["file"] == str(prompts)
-    assert [one["drafter"] for one in found["drafters"]] == [*free(), "ngram:max=2", "model:/nonexistent", "model"]
-    assert [one["why"] is None for one in found["drafters"]] == [True] * (len(free()) + 1) + [False] * 2
-    assert len(found["runs"]) == len(free()) + 1
+    assert [one["drafter"] for one in found["drafters"]] == [*ALONE, "ngram:max=2", "model:/nonexistent", "model"]
+    assert [one["why"] is None for one in found["drafters"]] == [True] * (len(ALONE) + 1) + [False] * 2
+    assert len(found["runs"]) == len(ALONE) + 1
 
 
 @pytest.mark.usefixtures("loads")
@@ -213,7 +217,7 @@ def test_each_of_bench_takes_those_that_need_nothing_and_prediction(monkeypatch,
     monkeypatch.setattr(augury, "load", load)
     done = CliRunner().invoke(app, ["bench", "--each", "--file", str(prompts), "--max-tokens", "4", "--rounds", "1"])
     assert done.exit_code == 0, done.output
-    alone = [*free(), "prediction"]
-    assert asked == [*alone, ",".join(alone)]
+    alone = [*free(), "prediction", "self"]
+    assert asked == ["none", *alone, ",".join(alone)]  # the first load tells what the target can be
     assert {"suffix", "ngram", "recycle", "lookahead"} <= set(alone)
     assert not {"model", "foreign", "retrieval"} & set(alone)

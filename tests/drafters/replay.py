@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from augury.accept import walk
-from augury.drafters.drafter import Observation, View
+from augury.drafters.drafter import Observation, View, tenant_of
 from augury.noise import Noise
 from augury.tree import DraftTree, Path
 
 
-def view_of(tokens, prediction=None, number=1):
+def view_of(tokens, prediction=None, number=1, cache_salt=""):
     buffer = [np.asarray(tokens, np.int32).copy()]
     return View(
         number, len(tokens), "coupled", 0, Noise(0, 0), 0.0,
-        None if prediction is None else np.asarray(prediction, np.int32), lambda logits, path: logits, buffer,
-        [len(tokens)], lambda: 0,
+        None if prediction is None else np.asarray(prediction, np.int32), tenant_of(cache_salt),
+        lambda logits, path: logits, buffer, [len(tokens)], lambda: 0,
     )  # fmt: skip
 
 
@@ -25,9 +25,9 @@ def grow(view, tokens):
     view._length[0] = len(view._buffer[0])
 
 
-def replay(drafter, prompt, answer, limit=8, prediction=None, drafted=True):
+def replay(drafter, prompt, answer, limit=8, prediction=None, drafted=True, cache_salt=""):
     """Tokens emitted in each step, and (expected, real) survival of every proposed node."""
-    view = view_of(prompt, prediction)
+    view = view_of(prompt, prediction, cache_salt=cache_salt)
     drafter.open(view)
     emitted, survived = [], []
     answer = list(answer)

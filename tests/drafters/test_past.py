@@ -76,9 +76,25 @@ def test_nothing_is_found_in_nothing():
 
 
 def test_state_is_20_bytes_a_token_at_most():
-    for begin, more in ((20_000, 0), (100, 20_000)):
+    for begin, more, at_once in ((20_000, 0, 1), (100, 20_000, 1), (100, 20_000, 250)):
         past = Past(np.arange(begin, dtype=np.int32))
-        for token in range(more):
-            past.append(token)
+        for token in range(0, more, at_once):
+            if at_once == 1:
+                past.append(token)
+            else:
+                past.extend(np.arange(token, token + at_once, dtype=np.int32))
         size = len(past._text) + sum(a.buffer_info()[1] * a.itemsize for a in (past._order, past.tokens))
         assert size <= 20 * (begin + more) + 1024
+
+
+@given(texts, st.lists(texts, max_size=4), st.integers(1, 20))
+def test_many_tokens_at_once_are_as_one_after_another(begin, pieces, count):
+    one, many = Past(np.array(begin, np.int32)), Past(np.array(begin, np.int32))
+    for piece in pieces:
+        many.extend(np.array(piece, np.int32))
+        for token in piece:
+            one.append(token)
+        assert many.tokens == one.tokens
+        assert many._order == one._order
+        assert many.ending() == one.ending()
+    assert many.matches(many.ending(), count) == one.matches(one.ending(), count)

@@ -35,12 +35,16 @@ def test_every_name_has_its_class_and_a_line(name):
     assert DRAFTERS[name].doc
 
 
-@pytest.mark.parametrize("name", [*free(), "prediction"])
+NEED_LITTLE = ("prediction", "memory")
+"""Who needs something that comes with requests; they are made of nothing all the same."""
+
+
+@pytest.mark.parametrize("name", [*free(), *NEED_LITTLE])
 def test_who_needs_nothing_is_made_of_nothing(name):
     assert isinstance(make(name), Drafter)
 
 
-@pytest.mark.parametrize("name", [name for name in DRAFTERS if name not in (*free(), "prediction")])
+@pytest.mark.parametrize("name", [name for name in DRAFTERS if name not in (*free(), *NEED_LITTLE)])
 def test_who_needs_something_says_what(name, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     with pytest.raises(
@@ -52,7 +56,7 @@ def test_who_needs_something_says_what(name, monkeypatch, tmp_path):
 def test_free_are_those_without_a_need():
     assert free() == [name for name, spec in DRAFTERS.items() if spec.needs == ""]
     assert {"ngram", "suffix"} <= set(free())
-    assert "prediction" not in free()
+    assert not {"prediction", "memory"} & set(free())
 
 
 def test_a_name_is_checked_without_importing_what_it_names():

@@ -34,6 +34,9 @@ REFUSED = {
         {"prediction": [1] * 17},
         "the prediction has 17 tokens, the context holds 16",
     ),
+    "salt, number": (engine, {"cache_salt": 5}, "cache_salt is a int; give a text of 1 to 1024 characters"),
+    "salt, none": (engine, {"cache_salt": None}, "cache_salt is a NoneType; give a text of 1 to 1024"),
+    "salt, long": (engine, {"cache_salt": "x" * 1025}, "cache_salt has 1025 characters; it must have 1 to 1024"),
     "min above max": (engine, {"sampling": Sampling(min_tokens=9), "max_tokens": 8}, "min_tokens is 9, above max_tok"),
     "min above none": (engine, {"sampling": Sampling(min_tokens=1), "max_tokens": 0}, "min_tokens is 1, above max_tok"),
     "min above the context": (
@@ -145,3 +148,25 @@ def test_a_switch_that_is_neither_true_nor_false_is_refused(name):
 def test_a_sampling_of_another_kind_is_refused():
     with pytest.raises(InputError, match=r"sampling is .*; give an augury.Sampling"):
         Engine(ToyTarget(5)).generate([1, 2], {"temperature": 1})
+
+
+def test_a_cache_salt_reaches_drafters_as_a_digest_and_nobody_else():
+    class Sees(Empty):
+        def open(self, view):
+            seen.append(view)
+
+    seen = []
+    one = Engine(ToyTarget(V), [("sees", Sees())], slots=2)
+    for salts in ({}, {"cache_salt": ""}, {"cache_salt": "hush"}, {"cache_salt": "x" * 1024}):
+        result = one.generate(PROMPT, max_tokens=2, **salts)
+        assert "hush" not in repr(result)
+    one.generate_all([PROMPT, PROMPT], max_tokens=2, cache_salt="hush")
+    next(one.stream(PROMPT, max_tokens=2, cache_salt="hush"))
+    names = [view.tenant for view in seen]
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
+    assert names[4:] == [names[2]] * 3
+    assert "hush" not in repr(seen)
+    with pytest.raises(InputError) as caught:
+        one.generate(PROMPT, cache_salt=["hush"])
+    assert "hush" not in str(caught.value)

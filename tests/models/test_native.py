@@ -612,3 +612,105 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 
 def test_threads_respect_what_the_process_may_use() -> None:
     assert 1 <= native.default_threads() <= len(os.sched_getaffinity(0))
+
+
+# ---------------------------------------------------------------------------------------------- the short forward
+
+
+@pytest.fixture(params=HERE)
+def lanes(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def in_fewer_bits(weight: torch.Tensor, bits: int, depth: int) -> torch.Tensor:
+    """What is left of f[n, k] weights in groups of 32 inputs: the least, and so many equal steps above it."""
+    padded = torch.nn.functional.pad(weight.float(), (0, depth - weight.shape[1]))
+    groups = [padded[:, k : k + 32] for k in range(0, depth, 32)]
+    out = []
+    for group in groups:
+        least = group.amin(1, keepdim=True)
+        scale = ((group.amax(1, keepdim=True) - least) / (2**bits - 1)).bfloat16().float()
+        out.append(least + scale * ((group - least) / scale).nan_to_num().round().clamp(max=2**bits - 1))
+    return torch.cat(out, 1)[:, : weight.shape[1]]
+
+
+def all_in_fewer_bits(c: BlockConfig, w: dict[str, torch.Tensor], bits: int) -> dict[str, torch.Tensor]:
+    """The linears as the kernel keeps them; only the head has 8 bits at least. Heads are padded to 16 dimensions."""
+    up = lambda n, to: -(-n // to) * to  # noqa: E731
+    width = up(c.hidden_size, 32)
+    out = dict(w) | {"head": in_fewer_bits(w["embed" if c.tied else "head"], max(bits, 8), width)}
+    for name, weight in w.items():
+        kind = name.rpartition(".")[2]
+        if kind in ("qkv", "gate_up"):
+            out[name] = in_fewer_bits(weight, bits, width)
+        elif kind == "down":
+            out[name] = in_fewer_bits(weight, bits, up(c.intermediate_size, 16))
+        elif kind == "o":
+            by_head = weight.reshape(c.hidden_size, c.heads, c.head_dim)
+            padded = torch.nn.functional.pad(by_head, (0, up(c.head_dim, 16) - c.head_dim)).reshape(c.hidden_size, -1)
+            small = in_fewer_bits(padded, bits, padded.shape[1]).reshape(c.hidden_size, c.heads, -1)
+            out[name] = small[:, :, : c.head_dim].reshape(c.hidden_size, -1)
+    return out
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_fewer_bits_are_those_of_the_nearest_weights(name: str, bits: int, threads: int, lanes: str) -> None:
+    c = CONFIGS[name]
+    w = random_weights(c)
+    forward = NativeForward(c, w, 1, CAPACITY, threads=threads, lanes=lanes)
+    short = forward.shorten(bits, range(c.layers))
+    tokens = np.random.default_rng(1).integers(0, c.vocab_size, 40).astype(np.int32)
+    found = np.concatenate([short(chain(0, i, tokens[i : i + 1])).copy() for i in range(len(tokens))])
+    small = all_in_fewer_bits(c, w, bits)
+    expected, _ = reference(dataclasses.replace(c, tied=False), small, tokens)
+    whole, _ = reference(c, w, tokens)
+    assert error(found, expected) < 2 * TOLERANCE
+    assert error(found, whole) > (4 if bits == 4 else 0.2) * TOLERANCE  # and they are fewer
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_all_layers_in_all_bits_are_the_forward_itself(name: str, lanes: str) -> None:
+    c = CONFIGS[name]
+    forward = NativeForward(c, random_weights(c), 1, CAPACITY, lanes=lanes)
+    tokens = np.random.default_rng(2).integers(0, c.vocab_size, 9).astype(np.int32)
+    expected, _ = forward.run([chain(0, 0, tokens)], True)
+    assert expected is not None
+    expected = expected.copy()
+    assert np.array_equal(forward.shorten(16, range(c.layers))(chain(0, 0, tokens)), expected)
+    again, _ = forward.run([chain(0, 0, tokens)], True)
+    assert again is not None
+    assert np.array_equal(again, expected)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_skipped_layers_are_as_if_they_were_not_there(name: str, lanes: str) -> None:
+    c = CONFIGS[name]
+    w = random_weights(c)
+    kept = [i for i in range(c.layers) if i != 1]
+    fewer = dataclasses.replace(
+        c, layers=len(kept), windows=tuple(c.windows[i] for i in kept), ropes=tuple(c.ropes[i] for i in kept)
+    )
+    place = {f"layers.{i}.": f"layers.{kept.index(i)}." for i in kept}
+    left = {k: v for k, v in w.items() if not k.startswith("layers.")}
+    for name_, weight in w.items():
+        for old, new in place.items():
+            if name_.startswith(old):
+                left[new + name_.removeprefix(old)] = weight
+    tokens = np.random.default_rng(3).integers(0, c.vocab_size, 7).astype(np.int32)
+    found = NativeForward(c, w, 1, CAPACITY, lanes=lanes).shorten(16, kept)(chain(0, 0, tokens))
+    expected, _ = NativeForward(fewer, left, 1, CAPACITY, lanes=lanes).run([chain(0, 0, tokens)], True)
+    assert expected is not None
+    assert np.array_equal(found, expected)
+
+
+def test_a_short_forward_that_was_refused_leaves_the_whole_one_as_it_was(lanes: str) -> None:
+    c = LLAMA
+    forward = NativeForward(c, random_weights(c), 1, CAPACITY, lanes=lanes)
+    tokens = np.arange(5, dtype=np.int32)
+    expected = forward.run([chain(0, 0, tokens)], True)[0].copy()
+    short = forward.shorten(4, [0])
+    with pytest.raises(InputError):
+        short(chain(0, 0, np.array([c.vocab_size], np.int32)))
+    assert np.array_equal(forward.run([chain(0, 0, tokens)], True)[0], expected)

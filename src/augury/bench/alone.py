@@ -82,6 +82,7 @@ def alone(
     *,
     max_tokens: int,
     rounds: int,
+    threads: int | None = None,
     progress: Progress | None = None,
 ) -> Tried:
     """Measure one drafter; whatever its making raises is told in the result.
@@ -95,14 +96,15 @@ def alone(
         sampling: of the answers.
         max_tokens: of each answer at most.
         rounds: see ``paired.run``.
+        threads: of the target, which a draft model has too unless its spec says otherwise.
         progress: called after every answer.
     """
     own = copy.deepcopy(meter)
     base.close()  # its slots are wanted
     try:
         drafter = make(
-            spec, tokenizer=base.tokenizer, vocab_size=base.target.info.vocab_size, slots=1,
-            costs=lambda: own.costs if own else None,
+            spec, target=base.target, tokenizer=base.tokenizer, vocab_size=base.target.info.vocab_size, slots=1,
+            target_threads=threads, costs=lambda: own.costs if own else None,
         )  # fmt: skip
     except Exception as error:  # a constructor of the user's may raise anything; the others are measured all the same
         return Tried(spec, why=first_line(error))

@@ -1,14 +1,17 @@
 """What a forward costs, against its floor: ``python -m augury.bench.forward [MODEL]``.
 
 Forwards of several sizes are timed in turn, at one context, nothing committed; the medians are printed with the
-bandwidth that reading the weights once amounts to, and, for the compiled forward, where the time goes. The floor is
-measured in the same run with the kernel's own registers: what the same threads read, and multiply, at best.
+bandwidth that reading the weights once amounts to, and, for the compiled forward, where the time goes. One row in fewer
+bits is what a guess of the drafter ``self`` costs. The floor is measured in the same run with the kernel's own
+registers: what the same threads read, and multiply, at best.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -30,37 +33,41 @@ def main(model: str = "smollm2-135m") -> None:
     print(f"{info.name}, {info.runner}, {info.parameters / 1e6:.0f} M weights, context {CONTEXT}, medians of {ROUNDS}")
     slot = target.open()
     target.prefill(slot, np.arange(CONTEXT, dtype=np.int32) % info.vocab_size)
-    times: dict[int, list[float]] = {n: [] for n in SIZES}
-    phases: dict[int, list[dict[str, float]]] = {n: [] for n in SIZES}
+    kinds: dict[str, Callable[[], object]] = {str(rows): partial(_verify, target, slot, rows) for rows in SIZES}
+    for bits in info.short[1:]:
+        guess = target.shorten(bits, range(info.layers))
+        kinds[f"1 int{bits}"] = partial(guess, slot, 0, np.zeros(1, np.int32))
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    phases: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     for _ in range(ROUNDS):
-        for rows in SIZES:
-            _verify(target, slot, rows)  # what another size left in the caches is not how decoding runs
-            times[rows].append(_verify(target, slot, rows))
+        for kind, forward in kinds.items():
+            forward()  # what another size left in the caches is not how decoding runs
+            begin = time.perf_counter()
+            forward()
+            times[kind].append(1e3 * (time.perf_counter() - begin))
             if isinstance(target, Runner) and isinstance(target.forward, NativeForward):
-                phases[rows].append(target.forward.phases)
-    one = float(np.median(times[1]))
-    print(f"{'rows':>5} {'ms':>7} {'to 1 row':>9} {'GB/s':>6}  share of phases")
-    for rows in SIZES:
-        ms = float(np.median(times[rows]))
+                phases[kind].append(target.forward.phases)
+    one = float(np.median(times["1"]))
+    print(f"{'rows':>6} {'ms':>7} {'to 1 row':>9} {'GB/s':>6}  share of phases")
+    for kind in kinds:
+        ms = float(np.median(times[kind]))
+        read = f"{info.weight_bytes / ms / 1e6:.1f}" if kind.isdigit() else ""
         shares = ""
-        if phases[rows]:
-            means = {k: float(np.median([p[k] for p in phases[rows]])) for k in phases[rows][0]}
+        if phases[kind]:
+            means = {k: float(np.median([p[k] for p in phases[kind]])) for k in phases[kind][0]}
             shares = "  ".join(f"{k} {v:.2f}" for k, v in means.items())
-        print(f"{rows:>5} {ms:>7.2f} {ms / one:>9.2f} {info.weight_bytes / ms / 1e6:>6.1f}  {shares}")
+        print(f"{kind:>6} {ms:>7.2f} {ms / one:>9.2f} {read:>6}  {shares}")
     if isinstance(target, Runner) and isinstance(target.forward, NativeForward):
-        read, multiply = floors(target.forward.threads)
+        rate, multiply = floors(target.forward.threads)
         size = info.weight_bytes / 1e6
         print(
-            f"floor: {size / read:.2f} ms to read {size:.0f} MB at {read:.1f} GB/s, and "
+            f"floor: {size / rate:.2f} ms to read {size:.0f} MB at {rate:.1f} GB/s, and "
             f"{size / 2 / multiply:.2f} ms a row to multiply at {multiply:.0f} G/s"
         )
 
 
-def _verify(target: Target, slot: int, rows: int) -> float:
-    tree = DraftTree.chain(np.arange(rows - 1, dtype=np.int32), np.ones(rows - 1, np.float32))
-    begin = time.perf_counter()
-    target.verify([slot], [0], [tree])
-    return 1e3 * (time.perf_counter() - begin)
+def _verify(target: Target, slot: int, rows: int) -> None:
+    target.verify([slot], [0], [DraftTree.chain(np.arange(rows - 1, dtype=np.int32), np.ones(rows - 1, np.float32))])
 
 
 if __name__ == "__main__":

@@ -101,7 +101,8 @@ def run(
     ids = [_ids(engine, prompt) for prompt in prompts]
     promised = engine.acceptance == "coupled" or sampling.temperature == 0.0
     for draft in (False, True):
-        _answer(engine, prompts[0], ids[0], sampling, WARM_UP_TOKENS, draft)
+        # Backwards: a drafter that remembers is not to know how the first answer begins.
+        _answer(engine, prompts[0], ids[0][::-1], sampling, WARM_UP_TOKENS, draft)
     first: dict[str, tuple[int, ...]] = {}
     pairs = []
     for turn in range(rounds):

@@ -178,7 +178,7 @@ def main(
     """Compare milliseconds a token with other ways to run the same model."""
     from rich.console import Console
 
-    from augury.api import DEFAULT_DRAFTERS, load
+    from augury.api import AUTO, load
 
     if importlib.util.find_spec("transformers") is None:
         raise MissingPackage("the comparison", "transformers", "pip install 'augury[hf]'")
@@ -188,7 +188,7 @@ def main(
     console = Console(highlight=False)
     names = [k.strip() for k in kinds.split(",") if k.strip()]
     chosen = select(read(file) if file else own(), names, limit)
-    engine = load(model, drafters=drafters or DEFAULT_DRAFTERS, threads=threads, max_num_seqs=1)
+    engine = load(model, drafters=drafters or AUTO, threads=threads, max_num_seqs=1)
     theirs = transformers_model(model)
     by_rows = forwards(engine.target, theirs)
     prompts = [np.asarray(engine.render(p.text)) for p in chosen]

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import augury
-from augury.cli import index
+from augury.cli import index, memory
 from augury.cli.flags import spread
 from augury.cli.terminal import INTERRUPTED, guarded
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 for _verb in VERBS:
     app.command(_verb)(guarded(spread(getattr(importlib.import_module(f"augury.cli.{_verb}"), _verb))))
 app.add_typer(index.app)
+app.add_typer(memory.app)
 
 
 def _version(wanted: bool) -> None:

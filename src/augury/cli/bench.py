@@ -30,7 +30,7 @@ def bench(
         bool,
         Option(
             "--each",
-            help="Every drafter that needs nothing, and prediction, alone, then all together.",
+            help="Every drafter that needs no more than the target, alone, then all together.",
             rich_help_panel="Drafting",
         ),
     ] = False,
@@ -63,7 +63,8 @@ def bench(
     samplings = [Sampling(temperature=t, seed=seed) for t in dict.fromkeys(temperature)]
     prompts = select(own() if file is None else read(file), _names(kinds), limit)
     runs: list[_Run] = []
-    for number, drafters in enumerate(_sets(guessing, each)):
+    short = loading.engine("none", guessing.acceptance, measure=False).target.info.short if each else ()
+    for number, drafters in enumerate(_sets(guessing, each, short)):
         engine = loading.engine(drafters, guessing.acceptance)
         if number == 0:
             note(f"{len(prompts)} prompts on {engine.target.info.name}, {engine.target.info.runner}")
@@ -91,13 +92,14 @@ def _check(guessing: Guessing, each: bool, json_out: Path | None) -> None:
         raise InputError(f"--json {json_out}: there is no directory {json_out.parent}")
 
 
-def _sets(guessing: Guessing, each: bool) -> list[str]:
-    """The drafters of each run."""
+def _sets(guessing: Guessing, each: bool, short: Sequence[int]) -> list[str]:
+    """The drafters of each run on a target that can be made cheaper as ``TargetInfo.short`` says."""
     from augury.drafters import free
 
     if not each:
         return [guessing.drafters]
-    alone = [*free(), "prediction"]  # which needs no more than a prompt that has one
+    # Prediction needs no more than a prompt that has one.
+    alone = [*free(), "prediction", *(["self"] if 4 in short else [])]
     return [*alone, ",".join(alone)]
 
 

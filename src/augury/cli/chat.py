@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Option
 
-from augury.cli.flags import Ending, Guessing, Law, Loading
+from augury.cli.flags import Belonging, Ending, Guessing, Law, Loading
 from augury.cli.ribbon import Pen, Ribbon
 from augury.cli.terminal import INTERRUPTED, note
 from augury.errors import AuguryError, InputError, UnknownName
@@ -40,6 +40,7 @@ _BLOCK = '"""'
 def chat(
     loading: Loading,
     guessing: Guessing,
+    belonging: Belonging,
     law: Law,
     ending: Ending,
     system: Annotated[str | None, Option(help="System prompt.", rich_help_panel="Prompt")] = None,
@@ -50,10 +51,11 @@ def chat(
 ) -> None:
     """Talk with a model; /help lists what can be typed."""
     ending.check(law)
+    belonging.check()
     engine = loading.engine(guessing.drafters, guessing.acceptance)
     if engine.template is None:
         raise InputError(f"{engine.target.info.name} has no chat template; use augury generate --raw")
-    room = _Chat(engine, law.sampling(engine), ending, system, show_drafts, stats)
+    room = _Chat(engine, law.sampling(engine), ending, belonging.cache_salt, system, show_drafts, stats)
     if sys.stdin.isatty():
         note(f"{engine.target.info.name}, {engine.target.info.runner}; /help for help, Ctrl-D leaves")
     room.run()
@@ -67,6 +69,7 @@ class _Chat:
         engine: Engine,
         sampling: Sampling,
         ending: Ending,
+        cache_salt: str,
         system: str | None,
         show_drafts: bool,
         stats: bool,
@@ -74,6 +77,7 @@ class _Chat:
         self._engine = engine
         self._sampling = sampling
         self._ending = ending
+        self._cache_salt = cache_salt
         self._beginning = [{"role": "system", "content": system}] if system is not None else []
         self._turns = list(self._beginning)
         self._show_drafts = show_drafts
@@ -136,6 +140,7 @@ class _Chat:
                 max_tokens=self._ending.max_tokens,
                 stop=self._ending.stop,
                 ignore_eos=self._ending.ignore_eos,
+                cache_salt=self._cache_salt,
             )
             try:
                 for chunk in stream:

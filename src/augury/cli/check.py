@@ -46,7 +46,9 @@ def check(
     temperature: Annotated[float, Option(help="0 is greedy.")] = 0.0,
     seed: Annotated[int, Option(help="Of the sampled answers.")] = 0,
     limit: Annotated[int | None, Option(help="Check only the first N prompts.", min=1, show_default="all")] = None,
-    budget: Annotated[bool, Option("--budget", help="Verify what the budget picks, as in use, not every guess.")] = False,
+    budget: Annotated[
+        bool, Option("--budget", help="Verify what the budget picks, as in use, not every guess.")
+    ] = False,
 ) -> None:
     """Answer prompts plainly and drafted and compare tokens and the bits of the target's logits.
 
@@ -62,8 +64,7 @@ def check(
 
     sampling = Sampling(temperature=temperature, seed=seed)
     check_rule(guessing.acceptance, sampling)
-    # Without measured costs every guess is verified: the most that can go wrong.
-    with watched(loading.engine(guessing.drafters, guessing.acceptance, measure=budget)) as engine:
+    with watched(loading.engine(guessing.drafters, guessing.acceptance, measure=budget), budget) as engine:
         report = _Report(engine)
         for number, turns in enumerate(asked[:limit], 1):
             report.dialogue(number, turns, sampling, max_tokens)

@@ -64,7 +64,7 @@ class Trying:
     def specs(self) -> list[str]:
         """The drafters to measure."""
         named = [spec for spec in split(self.drafters) if spec]
-        return list(dict.fromkeys(named if self.only else [*free(), *named]))
+        return list(dict.fromkeys(named if self.only else [*free(), "self", *named]))
 
 
 def drafters(
@@ -189,7 +189,7 @@ def _tried(loading: Loading, trying: Trying, prompts: list[Prompt]) -> tuple[lis
             tried.append(
                 alone(
                     engine, meter, spec, prompts, sampling,
-                    max_tokens=trying.max_tokens, rounds=trying.rounds, progress=each,
+                    max_tokens=trying.max_tokens, rounds=trying.rounds, threads=loading.threads, progress=each,
                 )
             )  # fmt: skip
         if (why := tried[-1].why) is not None:

@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from typer import Argument, Option
 
-from augury.api import DEFAULT_DRAFTERS
+from augury.api import AUTO
 from augury.bench.prompts import utf8
 from augury.cli.terminal import note, progress
 from augury.drafters import split
+from augury.drafters.drafter import tenant_of
 from augury.errors import InputError
 
 if TYPE_CHECKING:
     from augury.engine.engine import Engine
     from augury.sampling import Sampling
     from augury.tree import IntArray
-
-_DEFAULT_DRAFTERS = ",".join(DEFAULT_DRAFTERS)
 
 
 def spread(verb: Callable[..., None]) -> Callable[..., None]:
@@ -127,8 +126,8 @@ class Guessing:
 
     drafters: Annotated[
         str,
-        Option(help="Comma list of names from `augury info`, module:Class, or none.", rich_help_panel="Drafting"),
-    ] = _DEFAULT_DRAFTERS
+        Option(help="Comma list of names from `augury info`, module:Class, auto, or none.", rich_help_panel="Drafting"),
+    ] = AUTO
     acceptance: Annotated[
         str, Option(help="coupled, rejection or block.", rich_help_panel="Drafting")
     ] = "coupled"  # fmt: skip
@@ -151,17 +150,37 @@ class Expecting:
         expects = self.prediction is not None or self.prediction_file is not None
         if self.prediction is not None and self.prediction_file is not None:
             raise InputError("--prediction and --prediction-file exclude each other; give one of them")
-        if self.no_draft and guessing.drafters not in (_DEFAULT_DRAFTERS, "none"):
+        if self.no_draft and guessing.drafters not in (AUTO, "none"):
             raise InputError(f"--no-draft and --drafters {guessing.drafters} exclude each other; give one of them")
         drafters = "none" if self.no_draft else guessing.drafters
         named = [spec.partition(":")[0] for spec in split(drafters)]
-        if expects and "prediction" not in named:
+        if expects and not {"prediction", AUTO} & {*named}:
             raise InputError(f"a prediction needs the drafter prediction, and the drafters are {drafters}")
         return drafters
 
     def text(self) -> str | None:
         """The expected text, or None."""
         return self.prediction if self.prediction_file is None else utf8(self.prediction_file)
+
+
+@dataclass(frozen=True)
+class Belonging:
+    """Whose answers are remembered, and whose are not used."""
+
+    cache_salt: Annotated[
+        str,
+        Option(
+            metavar="SECRET",
+            envvar="AUGURY_CACHE_SALT",
+            help="Stands for a user: the drafter memory keeps users apart.",
+            show_default="the local user",
+            rich_help_panel="Drafting",
+        ),
+    ] = ""
+
+    def check(self) -> None:
+        """Refuse what is too long, before anything is loaded."""
+        tenant_of(self.cache_salt)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from augury.cli.flags import Asking, Ending, Expecting, Guessing, Law, Loading
+from augury.cli.flags import Asking, Belonging, Ending, Expecting, Guessing, Law, Loading
 from augury.cli.ribbon import Pen, Ribbon
 from augury.cli.terminal import note
 from augury.errors import InputError
@@ -28,6 +28,7 @@ def generate(
     loading: Loading,
     guessing: Guessing,
     expecting: Expecting,
+    belonging: Belonging,
     law: Law,
     ending: Ending,
     show_drafts: Annotated[
@@ -49,6 +50,7 @@ def generate(
     """Answer one prompt. Only the answer goes to stdout, as it comes."""
     asking.check()
     ending.check(law)
+    belonging.check()
     drafters = expecting.drafters(guessing)
     if as_json and show_drafts:
         raise InputError("--json names the drafter of every token by itself; leave out --show-drafts")
@@ -64,6 +66,7 @@ def generate(
         ignore_eos=ending.ignore_eos,
         prediction=prediction,
         logprobs=logprobs,
+        cache_salt=belonging.cache_salt,
     )
     assert engine.tokenizer is not None
     if as_json:

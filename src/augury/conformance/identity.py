@@ -260,8 +260,11 @@ def _difference(position: int, tokens: tuple[int, int], rows: tuple[Row, Row]) -
     return Difference(position, tokens, plain, drafted, 0.0 if tokens[0] == tokens[1] else rows[0].gap(*tokens))
 
 
-def watched(engine: Engine) -> Engine:
-    """An engine like the given one with its target watched; the given one is closed."""
+def watched(engine: Engine, budget: bool = False) -> Engine:
+    """An engine like the given one with its target watched; the given one is closed.
+
+    Every guess is verified, the most that can go wrong, or with ``budget`` what the engine's costs make worth it.
+    """
     engine.close()  # its slots are needed
     return Engine(
         Watched(engine.target),
@@ -270,7 +273,7 @@ def watched(engine: Engine) -> Engine:
         tokenizer=engine.tokenizer,
         template=engine.template,
         eos_ids=engine.eos_ids,
-        meter=engine.parts.meter,
+        meter=engine.parts.meter if budget else None,
     )
 
 

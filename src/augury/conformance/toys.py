@@ -13,7 +13,7 @@ import numpy as np
 
 from augury.drafters.drafter import Drafter, View
 from augury.errors import InputError
-from augury.models.target import Rows, Target, TargetInfo
+from augury.models.target import Guesser, Rows, Target, TargetInfo
 from augury.noise import LawArray, Noise, race
 from augury.sampling import Sampler, Sampling
 from augury.tree import DraftTree, FloatArray, IntArray, Path
@@ -56,6 +56,7 @@ class ToyTarget(Target):
             weight_bytes=0,
             trees=trees,
             exact=True,
+            short=(16, 8, 4),
         )
         self._seed = seed
         self._spread = spread
@@ -125,6 +126,23 @@ class ToyTarget(Target):
         if not 0 <= length <= self._lengths[slot]:
             raise ValueError(f"slot {slot} holds {self._lengths[slot]} tokens, not {length}")
         self._lengths[slot] = length
+
+    def shorten(self, bits: int, layers: Sequence[int]) -> Guesser:
+        """Itself with another toy's logits mixed in, the more the fewer bits."""
+        other = ToyTarget(self.info.vocab_size, self._seed + 1, self._spread * (16 - bits) / 16)
+
+        def guess(slot: int, ahead: int, tokens: IntArray) -> FloatArray:
+            first = self._lengths[slot] + ahead
+            cells = self._cells[slot]
+            if len(cells) < first:
+                raise ValueError(f"place {ahead} was guessed before the places it follows")
+            del cells[first:]
+            for row, token in enumerate(tokens.tolist(), first):
+                self._append(slot, token, row - 1)
+            paths = [cells[: row + 1] for row in range(first, len(cells))]
+            return np.stack([self._logits(path) + other._logits(path) for path in paths])
+
+        return guess
 
     def snapshot(self, slot: int) -> list[FloatArray]:
         """Tokens f32[length, 1] and cache entries f32[length, 3]."""

@@ -43,6 +43,10 @@ DRAFTERS: Mapping[str, DrafterSpec] = MappingProxyType({
     "lookahead": DrafterSpec(
         "augury.drafters.lookahead:Lookahead", "what the target itself guessed for places ahead (Jacobi, lookahead)"
     ),
+    "memory": DrafterSpec(
+        "augury.drafters.memory:Memory", "what followed similar contexts in answers given to the same user before",
+        "answers given before: memory:DIRECTORY keeps them",
+    ),
     "model": DrafterSpec(
         "augury.drafters.model:Model", "a smaller model with the target's tokenizer", "a model: model:MODEL"
     ),
@@ -59,6 +63,10 @@ DRAFTERS: Mapping[str, DrafterSpec] = MappingProxyType({
     "retrieval": DrafterSpec(
         "augury.drafters.retrieval:Retrieval", "what followed similar contexts in texts of your own, as a tree",
         "an index: augury index build FILE...",
+    ),
+    "self": DrafterSpec(
+        "augury.drafters.itself:Itself", "the target itself in fewer bits, or fewer layers, over its own cache",
+        "runner native; with runner torch self:bf16,layers=N",
     ),
     "suffix": DrafterSpec(
         "augury.drafters.suffix:Suffix", "everything that followed similar contexts in the request, as a tree"

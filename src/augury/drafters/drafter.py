@@ -11,15 +11,20 @@ step record and goes on without.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from augury.errors import InputError
 from augury.noise import Noise
 from augury.tree import DraftTree, FloatArray, IntArray, Path
 
 Rule = Literal["coupled", "rejection", "block"]
+
+LONGEST_SALT = 1024
+"""Characters of a ``cache_salt`` at most."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class View:
         stream: where ``noise`` comes from.
         temperature: of the request; 0 is greedy.
         prediction: i32[m], text the caller expects as the answer, or None.
+        tenant: whose it is, see ``tenant_of``. What a drafter keeps of one tenant's text it uses for no other.
     """
 
     id: int
@@ -43,6 +49,7 @@ class View:
     stream: Noise
     temperature: float
     prediction: IntArray | None
+    tenant: str
     _guess: Callable[[FloatArray, Sequence[int]], FloatArray]
     _buffer: list[IntArray]  # one element; the engine replaces it when it grows
     _length: list[int]  # one element
@@ -107,6 +114,9 @@ class Drafter(ABC):
     reads_prediction: bool = False
     """Whether it reads ``view.prediction``: a prediction that no drafter reads is refused."""
 
+    remembers: bool = False
+    """Whether it guesses from earlier requests: what is asked again finds its answer there."""
+
     def open(self, view: View) -> None:  # noqa: B027 - stateless drafters have nothing to do
         """Begin a request; ``view.tokens`` is the prompt."""
 
@@ -119,3 +129,18 @@ class Drafter(ABC):
 
     def close(self, view: View) -> None:  # noqa: B027
         """Forget a request."""
+
+
+def tenant_of(cache_salt: str) -> str:
+    """Name of the tenant who gives a ``cache_salt``: 32 hexadecimal digits, from which it cannot be read back unless it
+    is guessed. The empty one is the local user's.
+
+    Raises:
+        InputError: it is no text, or longer than ``LONGEST_SALT`` characters. The message does not show it.
+    """
+    if not isinstance(cache_salt, str):
+        raise InputError(f"cache_salt is a {type(cache_salt).__name__}; give a text of 1 to {LONGEST_SALT} characters")
+    if len(cache_salt) > LONGEST_SALT:
+        raise InputError(f"cache_salt has {len(cache_salt)} characters; it must have 1 to {LONGEST_SALT}")
+    # Half a character, as broken UTF-16 leaves it, is as good a secret as any.
+    return hashlib.sha256(b"augury tenant " + cache_salt.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -5,6 +5,7 @@ when what steps with it brought per millisecond beats what the cheap guesses at 
 
     (tokens with it + doubt) / (its own ms + ms of such a step)  >  HURDLE * tokens / ms  of the best step without it
 
+The requests that step together all wait for whoever is asked: on both sides they count with a token and a row each.
 All on the left are running means over the steps in which it was asked, those of the engine as long as the request has
 none of its own. ``doubt`` shrinks as the request's own steps count (optimism in the face of uncertainty; Lai and
 Robbins 1985), so that every request tries it some times. A drafter that was not asked for long is asked once, so rarely
@@ -76,20 +77,25 @@ class Asking:
         known = self.means.get(index)
         return known is not None and known.ms < CHEAP * plain_ms
 
-    def pays(self, index: int, tokens: float, ms: float, plain_ms: float) -> bool:
+    def pays(
+        self, index: int, tokens: float, ms: float, plain_ms: float, others: int = 0, others_ms: float = 0.0
+    ) -> bool:
         """Whether to ask a drafter that is not cheap.
 
         Args:
             index: its place.
-            tokens: expected of the best step without it.
+            tokens: expected of the best step without it, those of the others included.
             ms: of that step.
             plain_ms: of a plain step.
+            others: requests that step with this one.
+            others_ms: by how much they make a plain step longer.
         """
         known = self.means.setdefault(index, Means())
         if not known.asked:
             return True
         doubt = _DOUBT / math.sqrt(1.0 + known.own)
-        if (known.tokens + doubt) / (known.ms + known.step_ms) > HURDLE * tokens / ms:
+        with_it = (known.tokens + doubt + others) / (known.ms + known.step_ms + others_ms)
+        if with_it > HURDLE * tokens / ms:
             return True
         known.idle += 1
         return known.idle > math.ceil(known.ms / (PROBES * plain_ms))

@@ -82,7 +82,9 @@ def end(drafters: Named, request: Request) -> None:
             _fault(request, index, error, final=False)
 
 
-def propose(drafters: Named, request: Request, info: TargetInfo, limit: int, costs: Costs | None) -> Offer:
+def propose(
+    drafters: Named, request: Request, info: TargetInfo, limit: int, costs: Costs | None, others: int = 0
+) -> Offer:
     """The guesses of every drafter that is worth asking, checked, merged, and cut where nothing more could be emitted.
 
     Args:
@@ -91,6 +93,7 @@ def propose(drafters: Named, request: Request, info: TargetInfo, limit: int, cos
         info: of the target.
         limit: nodes one drafter may propose.
         costs: what the target's forwards cost; None asks all drafters.
+        others: requests that step with this one.
     """
     # The step emits one token more than it accepts, and the root itself takes one place of the context.
     depth = min(request.output.room, info.context - request.length) - 1
@@ -98,7 +101,10 @@ def propose(drafters: Named, request: Request, info: TargetInfo, limit: int, cos
         return Offer(DraftTree.empty(), (), why)
     chains = not (RULES[request.rule].trees and info.trees)
     ratio = RULES[request.rule].laws
-    plain = float(costs.step(np.array([1]), np.array([float(request.length)]))[0]) if costs else 0.0
+    plain = alone = 0.0
+    if costs:
+        rows = np.array([1 + others, 1])
+        plain, alone = costs.step(rows, rows * float(request.length)).tolist()
     trees: dict[int, DraftTree] = {}
     proposals: dict[int, Proposal] = {}
 
@@ -107,14 +113,18 @@ def propose(drafters: Named, request: Request, info: TargetInfo, limit: int, cos
         whole = DraftTree.merge(list(trees.values()))
         return request.trust.temper(shallow(best_chain(whole) if chains else whole, depth))
 
-    dear = {i for i in range(len(drafters)) if costs and not request.asking.cheap(i, plain)}
+    def pays(index: int) -> bool:
+        if costs is None:
+            return True
+        without = promise(merged(), costs, request.length, others)
+        return request.asking.pays(index, *without, plain, others, plain - alone)
+
+    dear = {i for i in range(len(drafters)) if costs and not request.asking.cheap(i, alone)}
     for index in sorted(range(len(drafters)), key=dear.__contains__):
         name = drafters[index][0]
         if index in request.benched:
             proposals[index] = Proposal(name, 0, 0.0, f"left out: {request.benched[index]}")
-        elif (
-            costs and index in dear and not request.asking.pays(index, *promise(merged(), costs, request.length), plain)
-        ):
+        elif index in dear and not pays(index):
             proposals[index] = Proposal(name, 0, 0.0, unasked="it is not expected to earn its time")
         else:
             # A merge of too many nodes would drop the least likely, which drawn nodes must not be dropped for.

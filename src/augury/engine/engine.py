@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypedDict, Unpack, get_args
 
 import numpy as np
 
-from augury.drafters.drafter import Drafter, Rule
+from augury.drafters.drafter import Drafter, Rule, tenant_of
 from augury.engine.costs import Meter
 from augury.engine.drafting import begin, end
 from augury.engine.loop import Parts, step
@@ -49,6 +49,8 @@ class Options(TypedDict, total=False):
         draft: False decodes plainly.
         logprobs: report the target's log-probabilities and that many alternatives.
         explain: put the target's probability of every drafted token in the step records.
+        cache_salt: a secret of 1 to 1024 characters that stands for a tenant: what drafters remember of the tenant's
+            answers they use in its requests only. All requests without one are of one tenant.
     """
 
     max_tokens: int
@@ -59,6 +61,7 @@ class Options(TypedDict, total=False):
     draft: bool
     logprobs: int | None
     explain: bool
+    cache_salt: str
 
 
 class Tokenizer(Protocol):
@@ -234,6 +237,7 @@ class Engine:
         draft: bool = True,
         logprobs: int | None = None,
         explain: bool = False,
+        cache_salt: str = "",
     ) -> Request:
         """Check everything that was asked for, before anything is started."""
         info = self.target.info
@@ -268,6 +272,7 @@ class Engine:
         )
         self._check_strings(stops.strings)
         expected = None if prediction is None else self._expected(prediction, draft)
+        tenant = tenant_of(cache_salt)
         seed = sampling.seed if sampling.seed is not None else secrets.randbits(63)
         target_noise = Noise(seed, Stream.TARGET)
         with self._lock:
@@ -283,6 +288,7 @@ class Engine:
                 accept_noise=Noise(seed, Stream.ACCEPT),
                 drafters=self._names,
                 prediction=expected,
+                tenant=tenant,
             )
 
     def _check_strings(self, strings: Sequence[str]) -> None:

@@ -42,8 +42,9 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
     clock = _Clock()
     committed = [r.length - 1 for r in batch]
     costs = parts.meter.costs if parts.meter else None
+    info, others = parts.target.info, len(batch) - 1
     offers = [
-        propose(parts.drafters, r, parts.target.info, costs.useful_nodes(n) if costs else MAX_NODES, costs)
+        propose(parts.drafters, r, info, costs.useful_nodes(n) if costs else MAX_NODES, costs, others)
         for r, n in zip(batch, committed, strict=True)
     ]
     trees = choose([offer.tree for offer in offers], costs, committed)

@@ -88,6 +88,7 @@ class Request:
         accept_noise: Noise,
         drafters: tuple[str, ...],
         prediction: IntArray | None,
+        tenant: str,
     ) -> None:
         self.prompt = prompt
         self.sampler = sampler
@@ -130,6 +131,7 @@ class Request:
                 draft_noise,
                 sampler.temperature,
                 None if prediction is None else frozen(prediction),
+                tenant,
                 sampler.guess,
                 self._shown,
                 self._shown_length,

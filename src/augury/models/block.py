@@ -9,7 +9,7 @@ bits than its body, and where the tail lies depends on the number of rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from augury.models.attention import BLOCK, Layout, attend, layout
 from augury.models.config import BlockConfig
-from augury.models.forward import Segment
+from augury.models.forward import Segment, Short, checked_layers
 from augury.models.linear import Linear, row_exact
 from augury.tree import FloatArray
 
@@ -37,6 +37,7 @@ class TorchForward:
     """
 
     max_rows = 4096
+    short_bits = (16,)
     """More would only make buffers larger: the arithmetic is bound by then."""
 
     def __init__(
@@ -76,16 +77,33 @@ class TorchForward:
                 found.setdefault((linear.rows, linear.columns, linear.dtype), linear)
         return list(found.values())
 
-    @torch.inference_mode()
     def run(self, segments: Sequence[Segment], logits: bool) -> tuple[FloatArray | None, FloatArray | None]:
         """See ``Forward.run``."""
+        return self._run(segments, logits, range(self.config.layers))
+
+    def shorten(self, bits: int, layers: Sequence[int]) -> Short:
+        """See ``Shortens``; ``bits`` is 16."""
+        order = checked_layers(layers, self.config.layers).tolist()
+
+        def short(segment: Segment) -> FloatArray:
+            logits, _ = self._run([segment], True, order)
+            assert logits is not None
+            return logits
+
+        return short
+
+    @torch.inference_mode()
+    def _run(
+        self, segments: Sequence[Segment], logits: bool, order: Iterable[int]
+    ) -> tuple[FloatArray | None, FloatArray | None]:
         config = self.config
         tokens = torch.from_numpy(np.concatenate([s.tokens for s in segments])).long().to(self.device)
         plans = [layout(s, self.device) for s in segments]
         positions = torch.cat([p.positions for p in plans])
         rotations = [(cos[positions, None], sin[positions, None]) for cos, sin in self.ropes]
         x = self.embed[tokens].float() * config.embed_scale
-        for i, layer in enumerate(self.layers):
+        for i in order:
+            layer = self.layers[i]
             y = self._attention(i, layer, _norm(x, layer.attn_norm, config.norm_eps), segments, plans, rotations)
             x = x + (y if layer.post_attn_norm is None else _norm(y, layer.post_attn_norm, config.norm_eps))
             gate, up = layer.gate_up(_norm(x, layer.mlp_norm, config.norm_eps)).chunk(2, -1)

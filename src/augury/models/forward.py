@@ -8,10 +8,14 @@ behind the committed ones, in row order, whatever its positions are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
+
+from augury.errors import InputError
 from augury.tree import FloatArray, IntArray
 
 
@@ -32,6 +36,11 @@ class Segment:
     tokens: IntArray
     parents: IntArray
     depths: IntArray
+
+
+Short = Callable[[Segment], FloatArray]
+"""A cheaper forward over the same cache: f32[m, V] logits of a segment, valid until the next forward. Keys and values
+go into the rows behind the committed ones, where the next verify writes over them."""
 
 
 class Forward(Protocol):
@@ -58,3 +67,31 @@ class Forward(Protocol):
     def read(self, slot: int, length: int) -> list[FloatArray]:
         """Keys and values of the first ``length`` rows: f32[length, kv_heads, head_dim], k then v by layer."""
         ...
+
+
+@runtime_checkable
+class Shortens(Protocol):
+    """A forward that can be made cheaper."""
+
+    short_bits: tuple[int, ...]
+    """What weights of a shorter forward may have, most first; 16 stands for those of ``run``."""
+
+    def shorten(self, bits: int, layers: Sequence[int]) -> Short:
+        """A cheaper forward that guesses what ``run`` would say; what it gives need not be exact.
+
+        Args:
+            bits: of ``short_bits``. Fewer than 16 may take segments of one row only.
+            layers: that run, ascending; the others are skipped.
+
+        Raises:
+            InputError: these are no layers of the model.
+        """
+        ...
+
+
+def checked_layers(layers: Sequence[int], count: int) -> npt.NDArray[np.int64]:
+    """The layers of a shorter forward as i64[n]; raises ``InputError`` for what is none of ``count`` layers."""
+    order = np.array(layers, np.int64)
+    if not len(order) or order[0] < 0 or order[-1] >= count or (np.diff(order) <= 0).any():
+        raise InputError(f"layers are {order.tolist()}; they must be ascending numbers of 0 to {count - 1}")
+    return order

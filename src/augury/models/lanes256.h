@@ -159,3 +159,16 @@ static inline void reg_widen(const bf16 *p, reg *low, reg *high)
     *low = low_of(words);
     *high = high_of(words);
 }
+
+/* 32-bit words of several small numbers each, for lowbits.h. */
+typedef __m256i bits_reg;
+static inline bits_reg bits_load(const uint32_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+static inline reg bits_at(bits_reg words, int shift, uint32_t mask)
+{
+    return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(words, shift), _mm256_set1_epi32((int)mask)));
+}
+static inline void bits_widen(const uint32_t *p, reg *low, reg *high)
+{
+    *low = low_of(bits_load(p));
+    *high = high_of(bits_load(p));
+}

@@ -85,3 +85,16 @@ static inline void reg_widen(const bf16 *p, reg *low, reg *high)
     *low = low_half(l);
     *high = high_half(l);
 }
+
+/* 32-bit words of several small numbers each, for lowbits.h. */
+typedef __m512i bits_reg;
+static inline bits_reg bits_load(const uint32_t *p) { return _mm512_loadu_si512(p); }
+static inline reg bits_at(bits_reg words, int shift, uint32_t mask)
+{
+    return _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(words, (unsigned)shift), _mm512_set1_epi32((int)mask)));
+}
+static inline void bits_widen(const uint32_t *p, reg *low, reg *high)
+{
+    *low = low_half(bits_load(p));
+    *high = high_half(bits_load(p));
+}

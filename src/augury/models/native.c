@@ -73,6 +73,9 @@ typedef struct {
     const float *final_norm;
     const Layer *layer;
     const bf16 *const *weights; /* [4 * layers + 1][threads]: each thread's share of qkv, o, gate_up, down, ..., head */
+    int64_t bits;               /* of a weight there: 16, or 8 or 4 as in lowbits.h, for one row at a time */
+    const int64_t *order;       /* the layers that run, ascending */
+    int64_t used;               /* how many */
     /* scratch, allocated once for the largest forward */
     float *residual /* [rows][width] */, *inputs /* panels */, *inner_inputs /* panels */, *outputs /* [rows][widest] */,
         *scores /* per thread */, *logits /* [rows][vocab_pad] */, *hidden_out /* [rows][width] */;
@@ -416,6 +419,8 @@ static inline int blocks_at_once(int64_t rows, int64_t left)
     return 4 * rows * PARTS <= WHOLE_LINES && left >= 2 ? 2 : 1;
 }
 
+#include "lowbits.h"
+
 /* ----------------------------------------------------------------------------------------------------- linears */
 
 static inline int64_t share(int64_t n, int64_t part, int64_t parts) { return n * part / parts; }
@@ -435,14 +440,16 @@ static void linear(Worker *me, int64_t op, const float *panels, int64_t depth, i
     const Model *m = me->model;
     const bf16 *w = m->weights[op * m->threads + me->index];
     const int64_t first = share(blocks, me->index, me->threads), last = share(blocks, me->index + 1, me->threads);
-    const int64_t pitch = depth * BLOCK;
+    const int64_t bits = op == 4 * m->layers && m->bits < 8 ? 8 : m->bits, groups = (depth + BLOCK - 1) / BLOCK;
+    const int64_t pitch = bits == 16 ? depth * BLOCK : depth * BLOCK * bits / 16 + groups * 2 * BLOCK;
     float pair[GROUP * BLOCK] __attribute__((aligned(64))); /* two blocks of at most 6 rows fit too */
     for (int64_t b = first, n; b < last; b += n, w += n * pitch) {
         n = blocks_at_once(m->rows, last - b);
         for (int64_t r = 0, rows; r < m->rows; r += rows) {
             rows = m->group_rows[r];
-            const char *ahead = r ? (const char *)w : prefetch_from(me, w, AHEAD + (n - 1) * depth * 64, n * depth);
-            Tile *kernel = TILES[n - 1][rows];
+            const int64_t lines = n * pitch / BLOCK;
+            const char *ahead = r ? (const char *)w : prefetch_from(me, w, AHEAD + (n - 1) * pitch * 2, lines);
+            Tile *kernel = bits == 16 ? TILES[n - 1][rows] : low_tile(bits, n);
             const float *x = panels + r * depth;
             if (!inner) {
                 kernel(x, w, pitch, depth, ahead, out + r * width + b * BLOCK, (Strides){width, LANES, BLOCK});
@@ -741,7 +748,8 @@ static void forward(Worker *me)
 {
     Model *m = me->model;
     const int64_t threads = me->threads, self = me->index, rows = m->rows, heads = m->heads + 2 * m->kv_heads;
-    const int64_t want_logits = m->want_logits; /* read once: behind the last barrier the next call may set it */
+    /* Read once: behind the last barrier the next call may set them. */
+    const int64_t want_logits = m->want_logits, used = m->used;
     /* Subnormals are zero on every thread: no slow path, and no dependence on what the caller has set. */
     const unsigned mode = _mm_getcsr();
     _mm_setcsr(0x9fc0);
@@ -754,12 +762,14 @@ static void forward(Worker *me)
     sync_threads(me);
     for (int64_t r = self; r < rows; r += threads) {
         embed_row(m, r);
-        norm_into_panel(m, r, m->layer[0].attn_norm, NULL);
+        norm_into_panel(m, r, m->layer[m->order[0]].attn_norm, NULL);
     }
     end_phase(me, ROWS);
-    for (int64_t i = 0; i < m->layers; i++) {
+    for (int64_t at = 0; at < used; at++) {
+        const int64_t i = m->order[at];
         const Layer *l = m->layer + i;
-        const int is_last = i + 1 == m->layers;
+        const int is_last = at + 1 == used;
+        const float *next_norm = is_last ? m->final_norm : m->layer[m->order[at + 1]].attn_norm;
         linear(me, 4 * i, m->inputs, m->width, m->qkv_width / BLOCK, m->outputs, m->qkv_width, NULL);
         end_phase(me, QKV);
         /* By head, not by row: the keys of neighbouring rows share lines, which two threads would fight for. */
@@ -784,7 +794,7 @@ static void forward(Worker *me)
         end_phase(me, DOWN);
         for (int64_t r = self; r < rows; r += threads) {
             add_to_residual(m, r, l->down_bias, l->post_mlp_norm);
-            norm_into_panel(m, r, is_last ? m->final_norm : l[1].attn_norm, is_last ? m->hidden_out + r * m->width : NULL);
+            norm_into_panel(m, r, next_norm, is_last ? m->hidden_out + r * m->width : NULL);
         }
         end_phase(me, ROWS);
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import itertools
 import math
 import os
 import platform
@@ -29,7 +30,7 @@ import torch
 
 from augury.errors import InputError, ModelError
 from augury.models.config import BlockConfig
-from augury.models.forward import Segment
+from augury.models.forward import Segment, Short, checked_layers
 from augury.tree import FloatArray
 
 MAX_ROWS = 256
@@ -44,7 +45,7 @@ LANES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
 })  # fmt: skip
 """Kinds of registers the kernel is written for, best first: what the CPU must have, what the compiler is told."""
 
-_SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "lanes512.h", "lanes256.h")]
+_SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "lowbits.h", "lanes512.h", "lanes256.h")]
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-std=gnu11", "-shared", "-fPIC", "-pthread")
 _LANES, _BLOCK, _GROUP = 16, 32, 12  # as in native.c
 
@@ -146,6 +147,8 @@ def _library(lanes: str | None = None) -> ctypes.CDLL | str:
         ctypes.c_int64,
     ]
     library.augury_move.restype = None
+    library.augury_low_bits.argtypes = [_P, _I, _I, _I, _P]
+    library.augury_low_bits.restype = None
     library.augury_huge_pages.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.augury_huge_pages.restype = None
     library.augury_read.argtypes = [ctypes.c_void_p, ctypes.c_int64]
@@ -248,6 +251,9 @@ class _Model(ctypes.Structure):
         ),
         *((x, ctypes.c_float) for x in "eps attn_scale attn_softcap logit_softcap embed_scale unused".split()),
         *((x, _P) for x in "embed final_norm layer weights".split()),
+        ("bits", _I),
+        ("order", _P),
+        ("used", _I),
         *((x, _P) for x in "residual inputs inner_inputs outputs scores logits hidden_out".split()),
         ("score_floats", _I),
         *((x, _P) for x in "spans group_start group_rows run".split()),
@@ -286,6 +292,31 @@ def _blocks(weight: torch.Tensor) -> npt.NDArray[np.uint16]:
     return pairs.view(n // _BLOCK, k, _BLOCK).numpy().view(np.uint16)
 
 
+class _Stretch:
+    """Each thread's share of all linears in one stretch of memory, in the order in which a forward reads it.
+
+    Args:
+        library: asks for huge pages.
+        sizes: bytes, [linear][thread].
+
+    Attributes:
+        memory: u8, all of it.
+        parts: [linear][thread], views of it.
+        addresses: u64[linear, thread] of the parts.
+    """
+
+    def __init__(self, library: ctypes.CDLL, sizes: Sequence[Sequence[int]]) -> None:
+        table = np.array(sizes, np.int64)
+        ends = np.cumsum(table.T).reshape(table.T.shape).T
+        self.memory = _zeros((int(table.sum()),), np.uint8, align=1 << 21)
+        library.augury_huge_pages(self.memory.ctypes.data, self.memory.nbytes)
+        self.parts = [
+            [self.memory[end - size : end] for size, end in zip(row, until, strict=True)]
+            for row, until in ((sizes[i], ends[i].tolist()) for i in range(len(sizes)))
+        ]
+        self.addresses = np.ascontiguousarray(self.memory.ctypes.data + ends - table, np.uint64)
+
+
 def _free(library: ctypes.CDLL, pool: int, owner: int) -> None:
     if os.getpid() == owner:  # a forked child has no such threads to join
         library.augury_pool_free(pool)
@@ -313,6 +344,7 @@ class NativeForward:
 
     exact = True
     max_rows = MAX_ROWS
+    short_bits = (16, 8, 4)
 
     def __init__(
         self,
@@ -394,28 +426,18 @@ class NativeForward:
             (m.inner // _LANES, m.width),
             (m.width // _BLOCK, m.inner),
         ]
-        shapes = [*layer_shapes * c.layers, (m.vocab_pad // _BLOCK, m.width)]  # blocks of 32 outputs, inputs
-        cuts = [[blocks * t // self.threads for t in range(self.threads + 1)] for blocks, _ in shapes]
-        sizes = [
-            (cut[t + 1] - cut[t]) * depth * _BLOCK
-            for t in range(self.threads)
-            for cut, (_, depth) in zip(cuts, shapes, strict=True)
-        ]
-        starts = np.cumsum([0, *sizes]).reshape(-1)
-        memory = _zeros((int(starts[-1]),), np.uint16, align=1 << 21)
-        self._library.augury_huge_pages(memory.ctypes.data, memory.nbytes)
-        ops = len(shapes)
-        for op, (cut, (_, depth)) in enumerate(zip(cuts, shapes, strict=True)):
-            packed = _blocks(self._linear(weights, op))
-            for t in range(self.threads):
-                start = int(starts[t * ops + op])
-                part = packed[cut[t] : cut[t + 1]]
-                memory[start : start + part.size].reshape(-1, depth, _BLOCK)[:] = part
-        addresses = memory.ctypes.data + 2 * starts[:-1].reshape(self.threads, ops).T
-        self.weight_bytes = memory.nbytes
+        self._linears = [*layer_shapes * c.layers, (m.vocab_pad // _BLOCK, m.width)]  # blocks of 32 outputs, inputs
+        self._weights = self._stretch(16)
+        for op, (_, depth) in enumerate(self._linears):
+            packed, done = _blocks(self._linear(weights, op)), 0
+            for part in self._weights.parts[op]:
+                lines = part.view(np.uint16).reshape(-1, depth, _BLOCK)
+                lines[:] = packed[done : done + len(lines)]
+                done += len(lines)
+        self.weight_bytes = self._weights.memory.nbytes
         """Bytes of packed weights that one forward reads."""
-        m.weights = self._pointer(np.ascontiguousarray(addresses, np.uint64))
-        self._keep.append(memory)
+        m.weights, m.bits = self._weights.addresses.ctypes.data, 16
+        self._low = {16: self._weights}
         embed = weights["embed"].to(torch.bfloat16).contiguous()
         self._keep.append(embed)
         m.embed = embed.data_ptr()
@@ -425,6 +447,22 @@ class NativeForward:
         ]
         self._layers = (_Layer * c.layers)(*(self._layer(weights, i) for i in range(c.layers)))
         m.layer = ctypes.addressof(self._layers)
+        self._all_layers = np.arange(c.layers)
+        m.order, m.used = self._all_layers.ctypes.data, c.layers
+
+    def _bits(self, op: int, bits: int) -> int:
+        """Of a weight of the op-th linear, when so many are asked for: those of the head are never fewer than 8."""
+        return max(bits, 8) if op == 4 * self.config.layers else bits
+
+    def _stretch(self, bits: int) -> _Stretch:
+        """Room for all linears in so many bits a weight."""
+        sizes = []
+        for op, (blocks, depth) in enumerate(self._linears):
+            kept = self._bits(op, bits)
+            one = 2 * depth if kept == 16 else depth * kept // 8 + 4 * -(-depth // _BLOCK)
+            cuts = [blocks * t // self.threads for t in range(self.threads + 1)]
+            sizes.append([(b - a) * one * _BLOCK for a, b in itertools.pairwise(cuts)])
+        return _Stretch(self._library, sizes)
 
     def _linear(self, weights: Mapping[str, torch.Tensor], op: int) -> torch.Tensor:
         """Weights of the op-th linear of a forward, [outputs, inputs] padded and in the order C expects."""
@@ -542,6 +580,34 @@ class NativeForward:
         if not logits:
             return None, None
         return self._logits[:rows, : self.config.vocab_size], self._hidden[:rows, : self.config.hidden_size]
+
+    def shorten(self, bits: int, layers: Sequence[int]) -> Short:
+        """See ``Shortens``. Weights of 4 or 8 bits are made once and take 5/16 or 9/16 of the memory again."""
+        order = checked_layers(layers, self.config.layers)
+        if bits not in self._low:
+            self._low[bits] = low = self._stretch(bits)
+            with ThreadPoolExecutor(self.threads) as pool:
+                for op, (_, depth) in enumerate(self._linears):
+                    for whole, to in zip(self._weights.parts[op], low.parts[op], strict=True):
+                        blocks = whole.nbytes // (2 * depth * _BLOCK)
+                        given = (whole.ctypes.data, blocks, depth, self._bits(op, bits), to.ctypes.data)
+                        pool.submit(self._library.augury_low_bits, *given)
+        weights, m = self._low[bits], self._model
+
+        def short(segment: Segment) -> FloatArray:
+            if bits < 16 and len(segment.tokens) > 1:
+                raise InputError(f"weights of {bits} bits take one row at a time, got {len(segment.tokens)}")
+            m.weights, m.bits = weights.addresses.ctypes.data, bits
+            m.order, m.used = order.ctypes.data, len(order)
+            try:
+                logits, _ = self.run([segment], logits=True)
+            finally:
+                m.weights, m.bits = self._weights.addresses.ctypes.data, 16
+                m.order, m.used = self._all_layers.ctypes.data, len(self._all_layers)
+            assert logits is not None
+            return logits
+
+        return short
 
     def _place(self, index: int, segment: Segment, first: int) -> int:
         """Check one segment and copy it to where C reads it; gives the first row of the next."""

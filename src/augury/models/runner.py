@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from augury.errors import InputError
-from augury.models.forward import Forward, Segment
-from augury.models.target import Rows, Target, TargetInfo
+from augury.models.forward import Forward, Segment, Shortens
+from augury.models.target import Guesser, Rows, Target, TargetInfo
 from augury.tree import MAX_NODES, DraftTree, FloatArray, IntArray, Path
 
 PREFILL_ROWS = 256
@@ -36,13 +36,18 @@ class Runner(Target):
 
     Args:
         forward: the arithmetic, with ``slots`` caches of ``capacity(info.context)`` rows.
-        info: what it is; ``runner`` and ``exact`` are taken from the forward.
+        info: what it is; ``runner``, ``exact`` and ``short`` are taken from the forward.
         slots: number of requests that can be open at once.
     """
 
     def __init__(self, forward: Forward, info: TargetInfo, slots: int) -> None:
         self.forward = forward
-        self.info = replace(info, runner=info.runner or forward.name, exact=forward.exact)
+        self.info = replace(
+            info,
+            runner=info.runner or forward.name,
+            exact=forward.exact,
+            short=forward.short_bits if isinstance(forward, Shortens) else (),
+        )
         self._free = list(range(slots))[::-1]
         self._open: dict[int, _Slot] = {}
 
@@ -158,6 +163,32 @@ class Runner(Target):
             raise InputError(f"slot {slot} holds {state.length} tokens, it cannot be rolled back to {length}")
         state.length = length
         state.verified = None
+
+    def shorten(self, bits: int, layers: Sequence[int]) -> Guesser:
+        """See ``Target.shorten``."""
+        if not isinstance(self.forward, Shortens):
+            raise InputError(
+                f"{self.info.name} cannot be made cheaper under {self.info.runner}; use runner native or torch"
+            )
+        if bits not in self.info.short:
+            known = ", ".join(map(str, self.info.short))
+            raise InputError(f"{self.info.runner} has no weights of {bits} bits; it has {known}")
+        short = self.forward.shorten(bits, layers)
+
+        def guess(slot: int, ahead: int, tokens: IntArray) -> FloatArray:
+            state = self._state(slot)
+            tokens = self._checked(tokens)
+            end = ahead + len(tokens)
+            if not 0 <= ahead < end <= min(MAX_NODES + 1, self.info.context - state.length):
+                raise InputError(
+                    f"slot {slot} holds {state.length} of {self.info.context} tokens; there is no room to guess "
+                    f"places {ahead} to {end - 1} behind them (the last is {MAX_NODES})"
+                )
+            state.verified = None  # its rows are written over
+            rows = np.arange(len(tokens), dtype=np.int32)
+            return short(Segment(slot, state.length + ahead, tokens, rows - 1, rows))
+
+        return guess
 
     def snapshot(self, slot: int) -> list[FloatArray]:
         """See ``Target.snapshot``: keys then values of every layer, f32[length, kv_heads, head_dim]."""

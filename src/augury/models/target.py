@@ -8,9 +8,10 @@ request) is not in the cache yet: ``verify`` computes it together with the tree,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from augury.errors import InputError
 from augury.tree import DraftTree, FloatArray, IntArray, Path
 
 
@@ -31,6 +32,7 @@ class TargetInfo:
         weight_bytes: bytes of weights read by one forward of one row.
         trees: whether ``verify`` takes trees; if not, chains only.
         exact: whether every row gets the same bits whatever else is in the forward.
+        short: bits of a weight that ``shorten`` takes, most first; none if the target cannot be made cheaper.
     """
 
     name: str
@@ -45,6 +47,7 @@ class TargetInfo:
     weight_bytes: int
     trees: bool
     exact: bool
+    short: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,12 @@ class Rows:
 
     logits: Sequence[FloatArray]
     hidden: Sequence[FloatArray] | None = None
+
+
+Guesser = Callable[[int, int, IntArray], FloatArray]
+"""(slot, ahead, i32[m] tokens) -> f32[m, V], what a cheaper target says behind each of the tokens, the first of which
+stands ``ahead`` places behind the committed ones; the root is at 0. It sees the slot's cache, and what it computed of
+the places before since the last commit. Nothing is committed. The rows are valid until the target's next forward."""
 
 
 class Target(ABC):
@@ -98,6 +107,18 @@ class Target(ABC):
     @abstractmethod
     def truncate(self, slot: int, length: int) -> None:
         """Roll a slot back to its first ``length`` tokens (used when a new prompt shares a prefix)."""
+
+    def shorten(self, bits: int, layers: Sequence[int]) -> Guesser:
+        """The target made cheaper, for a drafter: weights of fewer bits, or some of its layers only.
+
+        Args:
+            bits: of a weight, one of ``info.short``; 16 keeps the target's own.
+            layers: that run, ascending; the others are skipped.
+
+        Raises:
+            InputError: this target cannot be made so.
+        """
+        raise InputError(f"{self.info.name} cannot be made cheaper under {self.info.runner}")
 
     def snapshot(self, slot: int) -> list[FloatArray]:
         """Committed keys and values of a slot as f32 arrays [length, ...], for cache-equality tests."""

@@ -1,0 +1,78 @@
+"""The target made cheaper: its own weights in fewer bits, or some of its layers only, over its own cache.
+
+A draft token costs a forward of one row, which memory bounds; fewer bytes are that much faster, and weights of 4 bits
+mostly say what the target says. The drafter reads the keys and values that the target computed of everything
+committed, and writes its own for what it guesses into the rows behind, where verification writes over them: it has no
+prompt to read, nothing to keep in step, and nothing to roll back.
+
+Zhang et al. 2023 (skipped layers, "Draft & Verify"); Tiwari et al. 2025 (quantised weights over one cache).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from augury.budget import Costs
+from augury.drafters.drafter import View
+from augury.drafters.layers import choose_layers
+from augury.drafters.spine import RANKS, Spine
+from augury.drafters.survival import Line
+from augury.errors import InputError, UnknownName
+from augury.models.target import Target
+from augury.models.tokenizer import Tokenizer
+from augury.tree import FloatArray
+
+WEIGHTS = {"int4": 4, "int8": 8, "bf16": 16}
+"""What weights may be kept as, and the bits of each."""
+
+WHOLE = (*[Line(0.6, 4.5)] * RANKS, *[Line(0.2, 4.0)] * RANKS, Line(0.2, 3.5))
+FEWER = (*[Line(0.85, 1.5)] * RANKS, *[Line(0.2, 1.2)] * RANKS, Line(0.2, 1.2))
+"""Kinds of ``spine``, with all layers and with fewer: greedy, coupled, drawn."""
+
+
+class Itself(Spine):
+    """See the module's text.
+
+    Args:
+        weights: ``int4`` (the head keeps 8 bits), ``int8``, or ``bf16``, the target's own.
+        layers: how many run, chosen by a short measurement at the start; 0 is all.
+        depth: see ``Spine``.
+        width: see ``Spine``.
+        target: whose own guess it is.
+        tokenizer: the target's, which makes the text that layers are chosen on.
+        costs: see ``Spine``.
+
+    Raises:
+        InputError: an option cannot be honoured, or the target cannot be made cheaper so.
+    """
+
+    def __init__(
+        self,
+        weights: str = "int4",
+        layers: int = 0,
+        depth: int = 8,
+        width: int = 1,
+        *,
+        target: Target,
+        tokenizer: Tokenizer | None = None,
+        costs: Callable[[], Costs | None] | None = None,
+    ) -> None:
+        if weights not in WEIGHTS:
+            raise UnknownName("weights of drafter self", weights, WEIGHTS)
+        count = target.info.layers
+        if not 0 <= layers <= count:
+            raise InputError(f"drafter self: layers is {layers}; {target.info.name} has {count}, and 0 is all of them")
+        if WEIGHTS[weights] == 16 and layers in (0, count):
+            raise InputError("drafter self: all layers in bf16 is the target; name fewer layers, or int4 or int8")
+        kept = range(count) if layers in (0, count) else choose_layers(target, layers, tokenizer)
+        super().__init__(depth, width, WHOLE if len(kept) == count else FEWER, costs)
+        self.layers = tuple(kept)
+        self._guess = target.shorten(WEIGHTS[weights], self.layers)
+
+    def row(self, view: View, path: Sequence[int]) -> FloatArray:
+        """Logits of the cheaper target. Those of the path's earlier tokens were computed just before."""
+        last = path[-1] if path else view.tokens[-1]
+        row: FloatArray = self._guess(view.slot, len(path), np.array([last], np.int32))[0]
+        return row

@@ -1,0 +1,120 @@
+/* One row through weights of 4 or 8 bits, which a target makes of its own to guess with. Included by native.c.
+ *
+ * Layout: blocks of 32 outputs, each a run of groups of 32 inputs (the last may be shorter). A group is one line of
+ * 32 words that hold a bfloat16 scale (high half) and least weight (low half) of each output, then lines of 32 words
+ * that hold 32 / bits inputs of each output, the first in the lowest bits:
+ *     weight = least + scale * bits,  so a group adds  least * (sum of x) + scale * (sum of bits * x).
+ * Memory is what a row costs, and this is 0.31 or 0.56 of bfloat16's. The head, which chooses among tokens, has 8 bits
+ * in either case. What comes out is a guess: no other row's bits depend on it.
+ */
+
+enum { REG = sizeof(reg) / sizeof(float), REGS = BLOCK / REG };
+
+INLINE void low_bits(const int bits, const int blocks, const float *x, const bf16 *w, int64_t pitch, int64_t depth,
+                     const char *ahead, float *out, Strides to)
+{
+    const int per = 32 / bits;
+    const uint32_t mask = bits == 8 ? 0xff : 0xf;
+    const uint32_t *words = (const uint32_t *)w;
+    reg sum[2][REGS];
+    UNROLL for (int b = 0; b < blocks; b++)
+        UNROLL for (int r = 0; r < REGS; r++) sum[b][r] = reg_zero();
+    for (int64_t k = 0; k < depth; k += BLOCK) {
+        const int64_t lines = (depth - k < BLOCK ? depth - k : BLOCK) / per;
+        reg part[2][REGS], sum_x[2] = {reg_zero(), reg_zero()};
+        UNROLL for (int b = 0; b < blocks; b++)
+            UNROLL for (int r = 0; r < REGS; r++) part[b][r] = reg_zero();
+        const uint32_t *line = words + BLOCK;
+        for (int64_t l = 0; l < lines; l++, line += BLOCK, x += per) {
+            UNROLL for (int b = 0; b < blocks; b++, ahead += BLOCK * 4) {
+                _mm_prefetch(ahead, _MM_HINT_T0);
+                _mm_prefetch(ahead + 64, _MM_HINT_T0);
+            }
+            reg each[8];
+            UNROLL for (int i = 0; i < per; i++) {
+                each[i] = reg_all(x[i]);
+                sum_x[i % 2] = reg_add(sum_x[i % 2], each[i]);
+            }
+            UNROLL for (int b = 0; b < blocks; b++)
+                UNROLL for (int r = 0; r < REGS; r++) {
+                    const bits_reg word = bits_load(line + b * (pitch / 2) + r * REG);
+                    UNROLL for (int i = 0; i < per; i++)
+                        part[b][r] = reg_fma(each[i], bits_at(word, i * bits, mask), part[b][r]);
+                }
+        }
+        const reg all_x = reg_add(sum_x[0], sum_x[1]);
+        UNROLL for (int b = 0; b < blocks; b++, ahead += BLOCK * 4) {
+            _mm_prefetch(ahead, _MM_HINT_T0);
+            _mm_prefetch(ahead + 64, _MM_HINT_T0);
+            UNROLL for (int r = 0; r < REGS; r++) {
+                reg least, scale;
+                bits_widen(words + b * (pitch / 2) + r * REG, &least, &scale);
+                sum[b][r] = reg_fma(least, all_x, reg_fma(scale, part[b][r], sum[b][r]));
+            }
+        }
+        words = line;
+    }
+    UNROLL for (int b = 0; b < blocks; b++)
+        UNROLL for (int r = 0; r < REGS; r++)
+            reg_store(out + b * to.block + r * REG / LANES * to.half + r * REG % LANES, sum[b][r]);
+}
+
+#define LOW_BITS(n, b)                                                                                                 \
+    static __attribute__((noinline)) void low_##n##_##b(TILE_ARGS) { low_bits(n, b, x, w, pitch, depth, ahead, out, to); }
+LOW_BITS(4, 1) LOW_BITS(4, 2) LOW_BITS(8, 1) LOW_BITS(8, 2)
+
+static Tile *low_tile(int64_t bits, int64_t blocks)
+{
+    return bits == 4 ? (blocks == 2 ? low_4_2 : low_4_1) : blocks == 2 ? low_8_2 : low_8_1;
+}
+
+static inline float widened(bf16 word)
+{
+    const uint32_t bits = (uint32_t)word << 16;
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+/* Nearest bfloat16 of a positive number, as the high half of a word. */
+static inline uint32_t high_word(float v)
+{
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+}
+
+/* Blocks of 32 outputs from bfloat16 in pair order to fewer bits: the 2^bits values of a group lie at equal distances
+ * from its least weight to its greatest. */
+void augury_low_bits(const bf16 *w, int64_t blocks, int64_t depth, int64_t bits, uint32_t *to)
+{
+    const float steps = (float)((1 << bits) - 1);
+    for (int64_t b = 0; b < blocks; b++)
+        for (int64_t k = 0, n; k < depth; k += n, w += n * BLOCK) {
+            n = depth - k < BLOCK ? depth - k : BLOCK;
+            float least[BLOCK], most[BLOCK], scale[BLOCK];
+            for (int o = 0; o < BLOCK; o++) least[o] = INFINITY, most[o] = -INFINITY;
+            for (int64_t i = 0; i < n; i++)
+                for (int o = 0; o < BLOCK; o++) {
+                    const float v = widened(w[i * BLOCK + o]);
+                    least[o] = v < least[o] ? v : least[o];
+                    most[o] = v > most[o] ? v : most[o];
+                }
+            uint32_t *lines = to + BLOCK;
+            memset(lines, 0, (size_t)(n * bits / 32 * BLOCK) * sizeof *lines);
+            for (int o = 0; o < BLOCK; o++) { /* o in pair order, as it lies in w; natural order leaves */
+                const uint32_t high = high_word((most[o] - least[o]) / steps);
+                uint32_t low;
+                memcpy(&low, &least[o], sizeof low);
+                to[o / 2 + o % 2 * LANES] = high | low >> 16;
+                scale[o] = widened((bf16)(high >> 16));
+            }
+            for (int64_t i = 0; i < n; i++)
+                for (int o = 0; o < BLOCK; o++) {
+                    float q = scale[o] > 0.0f ? rintf((widened(w[i * BLOCK + o]) - least[o]) / scale[o]) : 0.0f;
+                    q = q > steps ? steps : q;
+                    lines[i * bits / 32 * BLOCK + o / 2 + o % 2 * LANES] |= (uint32_t)q << i * bits % 32;
+                }
+            to = lines + n * bits / 32 * BLOCK;
+        }
+}

@@ -1,0 +1,208 @@
+"""The target made cheaper as its own drafter: lossless, rarely wrong, and without a trace in the cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import augury
+from augury.api import load
+from augury.conformance.identity import examine, watched
+from augury.conformance.kit import check_drafter
+from augury.conformance.toys import ToyTarget
+from augury.drafters import make
+from augury.drafters.itself import Itself
+from augury.drafters.layers import choose_layers
+from augury.engine.engine import Engine
+from augury.errors import InputError, UnknownName
+from augury.models.native import native_available
+from augury.models.runner import Runner
+from augury.models.target import Target
+from augury.sampling import Sampling
+
+RULES = ("coupled", "rejection", "block")
+ASKED = "Tell me about a lighthouse keeper and his dog."
+
+native = pytest.mark.skipif(native_available() is not None, reason=f"native forward: {native_available()}")
+
+
+# ---- the law, on toys ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("width", "rules"), [(2, RULES[:1]), (1, RULES[1:])], ids=["tree", "drawn chain"])
+def test_the_kit_passes(width, rules):
+    report = check_drafter(
+        lambda target: Itself("int8", depth=3, width=width, target=target), rules=rules, samples=2000
+    )
+    assert report.passed, str(report)
+
+
+def test_several_requests_guess_in_their_own_slots():
+    target = ToyTarget(5, seed=3)
+    prompts = [[1, 2], [2, 2, 4], [3]]
+    with Engine(target) as engine:
+        plain = [engine.generate(p, max_tokens=30).tokens for p in prompts]
+    with Engine(target, [("self", Itself("int8", depth=4, target=target))], slots=3) as engine:
+        together = engine.generate_all(prompts, max_tokens=30)
+    assert [r.tokens for r in together] == plain
+    assert sum(r.record.accepted for r in together) > 30
+
+
+# ---- what it can be ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"weights": "int3"}, UnknownName, "int3"),
+        ({"layers": 31}, InputError, "has 1"),
+        ({"layers": -1}, InputError, "0 is all"),
+        ({"weights": "bf16"}, InputError, "is the target"),
+        ({"depth": 0}, InputError, "depth is 0"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(options, error, says):
+    with pytest.raises(error, match=says):
+        Itself(**options, target=ToyTarget())
+
+
+def test_a_target_that_cannot_be_made_cheaper_says_so():
+    class Rigid(ToyTarget):
+        shorten = Target.shorten
+
+    with pytest.raises(InputError, match="cannot be made cheaper under numpy"):
+        Itself(target=Rigid())
+
+
+def test_a_spec_names_weights_first_and_layers_by_name():
+    target = ToyTarget()
+    drafter = make("self:int8,depth=3", target=target, vocab_size=4)
+    assert isinstance(drafter, Itself)
+    assert (drafter.depth, drafter.layers) == (3, (0,))
+
+
+# ---- the real model ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def engines():
+    """One loaded target, an engine for every drafter."""
+    base = load(drafters="none", max_model_len=1024, measure=False)
+
+    def engine(spec, rule="coupled"):
+        base.close()
+        drafter = make(spec, target=base.target, tokenizer=base.tokenizer, vocab_size=base.target.info.vocab_size)
+        return Engine(
+            base.target, [("self", drafter)], acceptance=rule, tokenizer=base.tokenizer, template=base.template,
+            eos_ids=base.eos_ids,
+        )  # fmt: skip
+
+    yield engine
+    base.close()
+
+
+@native
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=1.0, seed=3)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("spec", ["self:int4", "self:int8,width=2", "self:bf16,layers=29", "self:int4,layers=28"])
+def test_answers_are_the_plain_ones_bit_for_bit(engines, spec, sampling):
+    with watched(engines(spec)) as engine:
+        verdict, plain, drafted = examine(engine, engine.render(ASKED), sampling, max_tokens=40)
+    assert verdict.kind == "identical bits", verdict
+    assert len(plain.tokens) == 40
+    assert drafted.accepted >= (30 if "layers" not in spec else 12)
+
+
+@native
+@pytest.mark.parametrize("rule", RULES[1:])
+def test_drawn_guesses_are_mostly_accepted(engines, rule):
+    with engines("self:int8", rule) as engine:
+        record = engine.generate(
+            engine.render(ASKED), Sampling(temperature=1.0, top_p=0.9, seed=1), max_tokens=48, ignore_eos=True
+        ).record
+    assert record.drafted > 30
+    assert record.accepted > 0.6 * record.drafted  # one refused guess ends a chain of eight
+
+
+@native
+def test_the_cache_holds_what_a_fresh_prefill_would(engines):
+    with engines("self:int4,depth=6") as engine:
+        target = engine.target
+        stream = engine.stream(engine.render(ASKED), Sampling(temperature=1.0, seed=5), max_tokens=48)
+        for _ in range(6):
+            next(stream)
+        (request,) = engine._running
+        committed = request.tokens[: target.length(request.slot)].copy()
+        held = target.snapshot(request.slot)
+        fresh = target.open()
+        target.prefill(fresh, committed)
+        for mine, theirs in zip(held, target.snapshot(fresh), strict=True):
+            assert np.array_equal(mine, theirs)
+        target.release(fresh)
+        stream.close()
+    assert len(committed) > 40
+
+
+@native
+def test_an_answer_may_fill_the_context_to_its_last_token():
+    with augury.load(drafters="self:int4", max_model_len=64, measure=False) as engine:
+        drafted = engine.generate("The sea", max_tokens=200, ignore_eos=True)
+        plain = engine.generate("The sea", max_tokens=200, ignore_eos=True, draft=False)
+    assert drafted.tokens == plain.tokens
+    assert drafted.record.prompt_tokens + len(drafted.tokens) == 64
+    assert not any(p.fault for s in drafted.record.steps for p in s.proposals)
+
+
+@native
+def test_guesses_out_of_place_are_refused(engines):
+    with engines("self:int4") as engine:
+        target = engine.target
+        assert isinstance(target, Runner)
+        guess, slot = target.shorten(4, range(30)), target.open()
+        one = np.array([1], np.int32)
+        for ahead in (-1, 65):
+            with pytest.raises(InputError, match="no room to guess"):
+                guess(slot, ahead, one)
+        with pytest.raises(InputError, match="one row at a time"):
+            guess(slot, 0, np.array([1, 2], np.int32))
+        for layers in ([], [1, 0], [30], [-1, 2]):
+            with pytest.raises(InputError, match="ascending numbers of 0 to 29"):
+                target.shorten(16, layers)
+        with pytest.raises(InputError, match="no weights of 5 bits; it has 16, 8, 4"):
+            target.shorten(5, range(30))
+        target.release(slot)
+
+
+@native
+def test_it_is_there_by_default_where_the_target_can_be_had_in_fewer_bits():
+    for runner, names in (("native", ["suffix", "prediction", "self"]), ("torch", ["suffix", "prediction"])):
+        with augury.load(runner=runner, max_model_len=64, measure=False) as engine:
+            assert [name for name, _ in engine.parts.drafters] == names
+    with augury.load(drafters="auto,ngram", max_model_len=64, measure=False) as engine:
+        assert [name for name, _ in engine.parts.drafters] == ["suffix", "prediction", "self", "ngram"]
+    with pytest.raises(InputError, match="no weights of 4 bits; it has 16"):
+        augury.load(runner="torch", drafters="self", max_model_len=64, measure=False)
+
+
+# ---- which layers --------------------------------------------------------------------------------------------------
+
+
+def test_layers_that_do_nothing_are_the_ones_left_out():
+    """Of six random layers two add nothing to the residual stream."""
+    import torch
+    from tiny import random_block
+
+    from augury.models.block import TorchForward
+    from augury.models.runner import capacity
+    from augury.models.target import TargetInfo
+
+    config, weights = random_block(num_hidden_layers=6)
+    for idle in (1, 4):
+        for name in ("o", "down"):
+            weights[f"layers.{idle}.{name}"].zero_()
+    forward = TorchForward(config, weights, 1, capacity(config.context), "cpu", torch.float32)
+    info = TargetInfo(
+        "tiny", "llama", "", "float32", config.vocab_size, config.context, config.hidden_size, 6, 0, 0, True, False
+    )
+    target = Runner(forward, info, 1)
+    assert choose_layers(target, 4) == (0, 2, 3, 5)
+    assert target.open() == 0  # its slot is free again
