@@ -67,8 +67,9 @@ def promise(tree: DraftTree, costs: Costs, context: int, others: int = 0) -> tup
 
     ``others`` are requests that step with it: a row and a token each, as if nothing were drafted for them.
     """
-    gain = 1.0 + others + np.concatenate([[0.0], np.cumsum(-np.sort(-tree.survival), dtype=np.float64)])
-    rows = others + np.arange(1, len(gain) + 1)
+    sizes = np.array([len(tree)]) if tree.laws else np.arange(len(tree) + 1)  # a drawn tree is kept whole
+    survives = np.concatenate([[0.0], np.cumsum(-np.sort(-tree.survival), dtype=np.float64)])
+    gain, rows = 1.0 + others + survives[sizes], 1 + others + sizes
     ms = costs.step(rows, rows.astype(np.float64) * context)
     best = int(np.argmax(gain / ms))
     return float(gain[best]), float(ms[best])

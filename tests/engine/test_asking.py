@@ -137,3 +137,7 @@ def test_costs_of_the_promise_are_those_of_one_request():
     tokens, ms = promise(DraftTree.chain([1, 2], [0.5, 0.5]), costs, 5)
     assert (tokens, ms) == (1.5, 10.0)
     assert promise(DraftTree.empty(), costs, 5) == (1.0, 10.0)
+    assert promise(DraftTree.empty(), costs, 5, others=2) == (3.0, 40.0)
+    law = np.array([0.5, 0.5], np.float32)
+    drawn = DraftTree.of([0, 1], [-1, 0], [0.5, 0.25], 0, {0: law, 1: law})
+    assert promise(drawn, costs, 5) == (1.75, 40.0)  # whole, though its first node alone would be better
