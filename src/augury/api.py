@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, get_args
 
-from augury.drafters import DRAFTERS, check, make, split
+from augury.drafters import DRAFTERS, check, make, native, split
 from augury.drafters.drafter import Drafter, Rule
 from augury.engine.engine import Engine
 from augury.errors import InputError, UnknownName
@@ -23,9 +23,9 @@ AUTO = "auto"
 def automatic(target: Target) -> list[str]:
     """What drafts when nothing is said.
 
-    Two that cost microseconds, and where it can be had the target itself in 4 bits: a third of its weights again.
+    Two that cost microseconds, and the target itself where it can be had in 4 bits.
     """
-    return ["suffix", "prediction", *(["self"] if 4 in target.info.short else [])]
+    return ["suffix", "prediction", *native(target.info.short)]
 
 
 def load(

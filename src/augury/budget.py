@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,8 +63,15 @@ class Costs:
         return int(np.argmax(rate >= 0.9 * rate.max()))
 
 
-def promise(tree: DraftTree, costs: Costs, context: int, others: int = 0) -> tuple[float, float]:
-    """Expected tokens, and milliseconds, of the best step that one request's tree allows.
+class Expected(NamedTuple):
+    """Tokens of a step, or a share of it, and its milliseconds."""
+
+    tokens: float
+    ms: float
+
+
+def promise(tree: DraftTree, costs: Costs, context: int, others: int = 0) -> Expected:
+    """The best step that one request's tree allows.
 
     ``others`` are requests that step with it: a row and a token each, as if nothing were drafted for them.
     """
@@ -72,7 +80,7 @@ def promise(tree: DraftTree, costs: Costs, context: int, others: int = 0) -> tup
     gain, rows = 1.0 + others + survives[sizes], 1 + others + sizes
     ms = costs.step(rows, rows.astype(np.float64) * context)
     best = int(np.argmax(gain / ms))
-    return float(gain[best]), float(ms[best])
+    return Expected(float(gain[best]), float(ms[best]))
 
 
 def choose(trees: Sequence[DraftTree], costs: Costs | None, contexts: Sequence[int]) -> list[DraftTree]:

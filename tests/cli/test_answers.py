@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import augury
 from augury.cli import app
+from augury.engine.costs import Meter
 
 pytestmark = pytest.mark.real
 
@@ -253,7 +256,11 @@ def test_check_that_proved_nothing_fails(said):
     assert "nothing was proved" in done.stderr
 
 
-def test_check_with_a_budget_verifies_what_is_worth_it(said):
+def test_check_with_a_budget_verifies_what_is_worth_it(said, engine, monkeypatch):
+    rows = np.arange(1, 66)
+    meter = Meter(tuple(rows.tolist()), 10.0 + rows, 0.0)  # a guess must be right in one of some ten cases
+    meter.served = lambda *_: None
+    monkeypatch.setattr(engine, "parts", replace(engine.parts, meter=meter))
     drafted = []
     for flags in ([], ["--budget"]):
         text = said("check", CODE, "--max-tokens", 32, *flags).stdout

@@ -71,7 +71,15 @@ def test_the_life_of_a_memory(place):
     generate(place, "--cache-salt", SECRET)
     ran("memory", "forget", place, "--all")
     assert ran("memory", "list", place).stdout == f"0 in {place}\n"
-    assert os.listdir(place) == ["lock"]
+    assert os.listdir(place) == ["augury-memory.lock"]
+
+
+def test_all_are_forgotten_whoever_the_environment_stands_for(place):
+    generate(place)
+    generate(place, "--cache-salt", SECRET)
+    said = ran("memory", "forget", place, "--all", env={"AUGURY_CACHE_SALT": "another"}).stdout
+    assert said.startswith("forgot ")
+    assert ran("memory", "list", place).stdout == f"0 in {place}\n"
 
 
 def test_what_was_remembered_is_drafted_for_the_same_user_only(place):

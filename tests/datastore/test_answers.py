@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import zlib
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -19,13 +20,16 @@ from augury.datastore.answers import OLD, YOUNG, Answers, Unfit
 from augury.errors import InputError
 
 ME, YOU = "a" * 32, "b" * 32
+NOTES = []
+"""What was said of files that were written to."""
+
 records = st.lists(
     st.lists(st.integers(0, 2**31 - 2), min_size=1, max_size=30).map(lambda one: np.array(one, np.int32)), max_size=8
 )
 
 
 def store(place, **options):
-    return Answers(place, **{"tokenizer": "letters", "most": 10_000, "tenants": 10, **options})
+    return Answers(place, **{"tokenizer": "letters", "most": 10_000, "tenants": 10, "note": NOTES.append, **options})
 
 
 def written(place, texts, tenant=ME, lineage=None, **options):
@@ -82,6 +86,49 @@ def test_behind_damage_nothing_is_read_and_before_it_everything(tmp_path_factory
     kept = store(place).read(ME)
     assert lists(kept) == [*(one.tolist() for one in texts[:sound]), [7]]
     assert not kept.notes
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_comes_behind_a_record_that_somebody_did_not_finish_is_kept(tmp_path, known):
+    """Another process is killed while it writes, and one that runs since before goes on."""
+    it, NOTES[:] = store(tmp_path), []
+    lineage = it.add(ME, None, np.array([1, 2], np.int32))
+    assert it.add(ME, lineage, np.array([3], np.int32)) == lineage
+    if not known:
+        it = store(tmp_path)
+    with young(tmp_path).open("ab") as file:
+        file.write((5).to_bytes(4, "little") + bytes(10))
+    for token in (4, 5):
+        assert it.add(ME, lineage, np.array([token], np.int32)) == lineage
+    kept = store(tmp_path).read(ME)
+    assert lists(kept) == [[1, 2], [3], [4], [5]]
+    assert not kept.notes
+    (said,) = NOTES
+    assert said == f"{young(tmp_path).name} is damaged: its last 14 of 138 bytes are cut off"
+
+
+def test_a_file_that_nobody_else_wrote_to_is_not_read_again(tmp_path, monkeypatch):
+    read, seen = answers._records, []
+    monkeypatch.setattr(answers, "_records", lambda file: seen.append(1) or read(file))
+    it, lineage = store(tmp_path, most=300), None
+    for token in range(40):  # some files are filled
+        lineage = it.add(ME, lineage, np.array([token], np.int32))
+    assert not seen
+    other = store(tmp_path, most=300)
+    other.read(ME)
+    seen.clear()
+    other.add(ME, lineage, np.array([40], np.int32))
+    assert not seen
+    it.add(ME, lineage, np.array([41], np.int32))
+    assert len(seen) == 1
+    assert lists(store(tmp_path).read(ME))[-3:] == [[39], [40], [41]]
+
+
+def test_where_files_end_is_known_of_no_more_tenants_than_there_may_be(tmp_path):
+    it = store(tmp_path, tenants=3)
+    for number in range(9):
+        it.add(f"{number:032}", None, np.array([1], np.int32))
+    assert len(it._ends) == 3
 
 
 def test_a_record_that_no_augury_wrote_is_damage(tmp_path):
@@ -179,7 +226,7 @@ def test_deleted_is_deleted_for_whoever_wrote_before(tmp_path):
     assert store(tmp_path).add(ME, lineage, np.array([3], np.int32)) is None
     assert lists(store(tmp_path).read(ME)) == [[4]]
     assert answers.forget(tmp_path, None) > 0
-    assert os.listdir(tmp_path) == ["lock"]
+    assert os.listdir(tmp_path) == ["augury-memory.lock"]
 
 
 @pytest.mark.parametrize("fails", ["short", "error"])
@@ -227,12 +274,44 @@ def test_who_may_not_write_may_read(tmp_path, monkeypatch):
 
 def test_a_lock_that_is_not_given_back_is_not_waited_for(tmp_path, monkeypatch):
     lineage = written(tmp_path, [[1]])
-    monkeypatch.setattr(answers, "_WAIT_S", 0.01)
-    with (tmp_path / "lock").open() as other:
+    monkeypatch.setattr(answers, "_PATIENTLY_S", 0.01)
+    with (tmp_path / "augury-memory.lock").open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(OSError, match="another process has locked it"):
-            store(tmp_path).add(ME, lineage, np.array([2], np.int32))
+        it = store(tmp_path)
+        for call in (
+            lambda: it.add(ME, lineage, np.array([2], np.int32)),
+            lambda: it.read(ME),
+            lambda: answers.entries(tmp_path),
+            lambda: answers.forget(tmp_path, None),
+        ):
+            with pytest.raises(BlockingIOError, match="another process has locked it"):
+                call()
     written(tmp_path, [[2]], lineage=lineage)
+    assert lists(store(tmp_path).read(ME)) == [[1], [2]]
+
+
+def test_a_list_lets_others_write_between_two_tenants(tmp_path, monkeypatch):
+    for tenant in (ME, YOU):
+        written(tmp_path, [[1]], tenant)
+    read, locked, seen = answers._records, answers._locked, []
+
+    @contextmanager
+    def watched(*given):
+        with locked(*given):
+            seen.append("locked")
+            yield
+
+    monkeypatch.setattr(answers, "_locked", watched)
+    monkeypatch.setattr(answers, "_records", lambda file: seen.append("read") or read(file))
+    assert len(answers.entries(tmp_path)) == 2
+    assert seen == ["locked", *["locked", "read"] * 2]
+
+
+def test_who_is_forgotten_while_a_list_is_made_is_not_in_it(tmp_path, monkeypatch):
+    written(tmp_path, [[1]])
+    used = answers._used
+    monkeypatch.setattr(answers, "_used", lambda place: {**used(place), f"{YOU}-{'0' * 16}": 0.0})
+    assert [entry.tenant for entry in answers.entries(tmp_path)] == [ME]
 
 
 def test_other_failures_of_the_lock_are_not_hidden(tmp_path, monkeypatch):
@@ -249,8 +328,9 @@ def test_other_failures_of_the_lock_are_not_hidden(tmp_path, monkeypatch):
 WRITER = """
 import sys, numpy as np
 from pathlib import Path
-from augury.datastore.answers import Answers
-it = Answers(Path(sys.argv[1]), "letters", 25_000, 10)
+from augury.datastore import answers
+answers._BRIEFLY_S = 60  # nothing may be left out
+it = answers.Answers(Path(sys.argv[1]), "letters", 25_000, 10, print)
 for n in range(150):
     kept = it.lineage("a" * 32)
     assert it.add("a" * 32, kept, np.full(1 + n % 40, int(sys.argv[2]) * 1000 + n, np.int32)) is not None
@@ -293,6 +373,62 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path):
     assert os.listdir(tmp_path) == ["mine.txt"]
 
 
+OTHERS = ("lock", "notes.old", "draft.young", f"{'a' * 32}-{'b' * 15}.old", f"{'A' * 32}-{'b' * 16}.young", "x.txt")
+
+
+def test_files_of_others_are_no_tenants(tmp_path):
+    place = tmp_path / "it"
+    written(place, [[1]])
+    for name in OTHERS:
+        (place / name).write_text("mine")
+    assert [entry.tenant for entry in answers.entries(place)] == [ME]
+    written(place, [[2]], YOU, tenants=1)
+    assert [entry.tenant for entry in answers.entries(place)] == [YOU]
+    assert answers.forget(place, None) > 0
+    assert sorted(os.listdir(place)) == sorted(["augury-memory.lock", *OTHERS])
+
+
+def test_a_directory_with_somebody_s_lock_is_not_ours(tmp_path):
+    for name in OTHERS:
+        (tmp_path / name).write_text("mine")
+    for call in (store, answers.entries, lambda place: answers.forget(place, None)):
+        with pytest.raises(InputError, match="directory of other files"):
+            call(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(OTHERS)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_directory_that_others_can_change_is_refused(tmp_path, monkeypatch, there):
+    place = tmp_path / "it"
+    if there:
+        written(place, [[1]])
+    else:
+        place.mkdir()
+    for mode in (0o770, 0o702) if there else ():
+        place.chmod(mode)
+        for call in (store, answers.entries, lambda place: answers.forget(place, None)):
+            with pytest.raises(InputError, match=r"others can write to .*it; .*only you can write to$"):
+                call(place)
+    place.chmod(0o755)
+    if there:
+        assert len(answers.entries(place)) == 1
+    somebody = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: somebody)
+    for call in (store, answers.entries, lambda place: answers.forget(place, None)):
+        with pytest.raises(InputError, match=r"it is another user's; "):
+            call(place)
+    assert place.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    written(tmp_path / "it", [[1]])
+    (tmp_path / "it" / "augury-memory.lock").unlink()
+    (tmp_path / "it" / "augury-memory.lock").symlink_to(tmp_path / "made")
+    with pytest.raises(OSError, match=r"[Ss]ymbolic links"):
+        store(tmp_path / "it").read(ME)
+    assert not (tmp_path / "made").exists()
+
+
 def test_a_link_is_not_followed(tmp_path):
     written(tmp_path / "it", [[1]])
     secret = tmp_path / "secret"
@@ -320,3 +456,15 @@ def test_a_list_says_how_much_there_is_and_what_is_damaged(tmp_path):
     assert (mine.answers, mine.tokens, mine.bytes) == (2, 3, 96 + 8 * 2 + 4 * 3 + 4)
     assert "is damaged behind byte" in mine.notes[0]
     assert young(tmp_path).read_bytes().endswith(b"rest"), "a list changes nothing"
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path):
+    kept = store(tmp_path)
+    kept.add(ME, None, np.array([1, 2], np.int32))
+    path = young(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    for call in (kept.read, kept.lineage):
+        with pytest.raises(Unfit, match="is no regular file"):
+            call(ME)
+    assert answers.entries(tmp_path) == []

@@ -15,7 +15,7 @@ def view_of(tokens, prediction=None, number=1, cache_salt=""):
     return View(
         number, len(tokens), "coupled", 0, Noise(0, 0), 0.0,
         None if prediction is None else np.asarray(prediction, np.int32), tenant_of(cache_salt),
-        lambda logits, path: logits, buffer, [len(tokens)], lambda: 0,
+        lambda logits, path: logits, buffer, [len(tokens)], [0], [1 << 20],
     )  # fmt: skip
 
 

@@ -179,7 +179,7 @@ def test_another_tokenizer_is_refused_with_the_first_ids_that_differ():
 
 @pytest.mark.parametrize("options", [{"depth": 0}, {"width": 0}])
 def test_sizes_below_one_are_refused(options):
-    with pytest.raises(InputError, match="must be 1 or more"):
+    with pytest.raises(InputError, match="must be 1 to 64"):
         led(**options)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import subprocess
 import sys
 
@@ -33,6 +35,14 @@ def test_every_name_has_its_class_and_a_line(name):
     module, _, attribute = DRAFTERS[name].target.partition(":")
     assert issubclass(getattr(importlib.import_module(module), attribute), Drafter)
     assert DRAFTERS[name].doc
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_a_drafter_s_file_is_read_without_the_others(name):
+    """What several of them need has a file of its own."""
+    own, *others = dict.fromkeys(spec.target.partition(":")[0] for spec in (DRAFTERS[name], *DRAFTERS.values()))
+    tree = ast.parse(inspect.getsource(importlib.import_module(own)))
+    assert not {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)} & {*others}
 
 
 NEED_LITTLE = ("prediction", "memory")
@@ -111,3 +121,8 @@ def test_nothing_is_imported_until_it_is_named():
     code = "import sys, augury.drafters; print([m for m in sys.modules if m.startswith(('numpy', 'augury.d'))])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert found.strip() == "['augury.drafters']"
+
+
+def test_an_option_without_a_value_is_refused():
+    with pytest.raises(InputError, match="min has no value; give it as ngram:min=VALUE"):
+        make("ngram:min=")

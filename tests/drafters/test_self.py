@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,6 +23,7 @@ from augury.models.native import native_available
 from augury.models.runner import Runner
 from augury.models.target import Target
 from augury.sampling import Sampling
+from augury.tree import DraftTree
 
 RULES = ("coupled", "rejection", "block")
 ASKED = "Tell me about a lighthouse keeper and his dog."
@@ -48,6 +53,25 @@ def test_several_requests_guess_in_their_own_slots():
     assert sum(r.record.accepted for r in together) > 30
 
 
+def test_a_guess_in_the_wrong_row_would_be_noticed():
+    """The same toy with guesses written one row too early, over a committed one."""
+
+    class Clobbers(ToyTarget):
+        def shorten(self, bits, layers):
+            guess = super().shorten(bits, layers)
+            return lambda slot, ahead, tokens: guess(slot, ahead - 1, tokens)
+
+    def answer(kind):
+        with Engine(kind(5, seed=3)) as engine:
+            plain = engine.generate([1, 2, 3], max_tokens=30).tokens
+        target = kind(5, seed=3)
+        with Engine(target, [("self", Itself("int8", depth=4, target=target))]) as engine:
+            return engine.generate([1, 2, 3], max_tokens=30).tokens == plain
+
+    assert answer(ToyTarget)
+    assert not answer(Clobbers)
+
+
 # ---- what it can be ------------------------------------------------------------------------------------------------
 
 
@@ -59,6 +83,7 @@ def test_several_requests_guess_in_their_own_slots():
         ({"layers": -1}, InputError, "0 is all"),
         ({"weights": "bf16"}, InputError, "is the target"),
         ({"depth": 0}, InputError, "depth is 0"),
+        ({"depth": 65}, InputError, "depth is 65"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused(options, error, says):
@@ -67,11 +92,12 @@ def test_an_option_that_makes_no_sense_is_refused(options, error, says):
 
 
 def test_a_target_that_cannot_be_made_cheaper_says_so():
-    class Rigid(ToyTarget):
-        shorten = Target.shorten
-
+    rigid = ToyTarget()
+    rigid.info = replace(rigid.info, short=())
+    with pytest.raises(InputError, match="numpy has no weights in int4; use runner native or torch"):
+        Itself(target=rigid)
     with pytest.raises(InputError, match="cannot be made cheaper under numpy"):
-        Itself(target=Rigid())
+        Target.shorten(rigid, 4, [0])
 
 
 def test_a_spec_names_weights_first_and_layers_by_name():
@@ -145,11 +171,59 @@ def test_the_cache_holds_what_a_fresh_prefill_would(engines):
 @native
 def test_an_answer_may_fill_the_context_to_its_last_token():
     with augury.load(drafters="self:int4", max_model_len=64, measure=False) as engine:
-        drafted = engine.generate("The sea", max_tokens=200, ignore_eos=True)
-        plain = engine.generate("The sea", max_tokens=200, ignore_eos=True, draft=False)
-    assert drafted.tokens == plain.tokens
-    assert drafted.record.prompt_tokens + len(drafted.tokens) == 64
-    assert not any(p.fault for s in drafted.record.steps for p in s.proposals)
+        for length in range(43, 53, 2):  # so that the last proposals begin at every distance from the end
+            prompt = [int(t) for t in np.random.default_rng(length).integers(300, 40000, length)]
+            drafted = engine.generate(prompt, max_tokens=200, ignore_eos=True)
+            plain = engine.generate(prompt, max_tokens=200, ignore_eos=True, draft=False)
+            assert drafted.tokens == plain.tokens
+            assert len(prompt) + len(drafted.tokens) == 64
+            assert not any(p.fault for s in drafted.record.steps for p in s.proposals)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 6])
+def test_nothing_is_guessed_that_could_not_be_emitted(max_tokens):
+    target = ToyTarget(5, seed=3)
+    places = []
+
+    class Counting(Itself):
+        def row(self, view, path):
+            places.append(len(path))
+            return super().row(view, path)
+
+    with Engine(target, [("self", Counting("int8", depth=8, target=target))]) as engine:
+        result = engine.generate([1, 2, 3], max_tokens=max_tokens)
+    assert len(result.tokens) == max_tokens
+    assert max(places, default=-1) < max_tokens - 1
+
+
+@native
+def test_an_interrupt_within_a_guess_leaves_the_target_as_it_is(engines):
+    """Ctrl-C may come behind any line and any call."""
+    with engines("self:int4") as engine:
+        target = engine.target
+        guess, slot = target.shorten(4, range(0, 30, 2)), target.open()
+        root, tree = np.array([7], np.int32), DraftTree.chain([8, 9], [0.5, 0.4])
+        expected = target.verify([slot], [7], [tree]).logits[0].copy()
+        moments = 0
+        for moment in itertools.count():
+            events = itertools.count()
+
+            def interrupt(frame, event, arg, moment=moment, events=events):
+                if "augury" in frame.f_code.co_filename and next(events) == moment:
+                    raise KeyboardInterrupt
+                return interrupt
+
+            sys.settrace(interrupt)
+            try:
+                guess(slot, 0, root)
+                break
+            except KeyboardInterrupt:
+                moments += 1
+            finally:
+                sys.settrace(None)
+            assert np.array_equal(target.verify([slot], [7], [tree]).logits[0], expected)
+        assert moments > 30
+        target.release(slot)
 
 
 @native
@@ -162,6 +236,12 @@ def test_guesses_out_of_place_are_refused(engines):
         for ahead in (-1, 65):
             with pytest.raises(InputError, match="no room to guess"):
                 guess(slot, ahead, one)
+        with pytest.raises(InputError, match=r"place 1 of slot \d cannot be guessed before place 0"):
+            guess(slot, 1, one)
+        guess(slot, 0, one)
+        guess(slot, 1, one)
+        with pytest.raises(InputError, match="before place 2"):
+            guess(slot, 3, one)
         with pytest.raises(InputError, match="one row at a time"):
             guess(slot, 0, np.array([1, 2], np.int32))
         for layers in ([], [1, 0], [30], [-1, 2]):
@@ -179,7 +259,7 @@ def test_it_is_there_by_default_where_the_target_can_be_had_in_fewer_bits():
             assert [name for name, _ in engine.parts.drafters] == names
     with augury.load(drafters="auto,ngram", max_model_len=64, measure=False) as engine:
         assert [name for name, _ in engine.parts.drafters] == ["suffix", "prediction", "self", "ngram"]
-    with pytest.raises(InputError, match="no weights of 4 bits; it has 16"):
+    with pytest.raises(InputError, match="no weights in int4; it has bf16, with layers=K"):
         augury.load(runner="torch", drafters="self", max_model_len=64, measure=False)
 
 
@@ -205,4 +285,6 @@ def test_layers_that_do_nothing_are_the_ones_left_out():
     )
     target = Runner(forward, info, 1)
     assert choose_layers(target, 4) == (0, 2, 3, 5)
+    with pytest.raises(InputError, match="load with max_model_len=16 or more"):
+        choose_layers(ToyTarget(context=8), 1)
     assert target.open() == 0  # its slot is free again

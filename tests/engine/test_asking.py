@@ -53,7 +53,7 @@ def measured(*drafters, slots=1):
     """An engine that believes a forward of one row to take 10 ms, and to hardly grow."""
     meter = Meter(tuple(range(1, 66)), np.linspace(10.0, 11.0, 65), 0.0)
     meter.served = lambda *_: None  # the toy's own times are no guide
-    return Engine(ToyTarget(V), [(f"d{i}", d) for i, d in enumerate(drafters)], meter=meter, slots=slots)
+    return Engine(ToyTarget(V, slots=16), [(f"d{i}", d) for i, d in enumerate(drafters)], meter=meter, slots=slots)
 
 
 def test_a_slow_drafter_that_is_never_right_is_hardly_asked():
@@ -80,6 +80,16 @@ def test_a_slow_drafter_is_asked_for_one_request_and_not_for_four_that_all_wait(
     asked = sum(p.ms > 0.0 for r in results for s in r.record.steps for p in s.proposals)
     steps = sum(len(r.record.steps) for r in results)
     assert asked == steps if asks else asked < 0.1 * steps
+
+
+@pytest.mark.parametrize("requests", [1, 4, 16])
+def test_probes_of_all_requests_together_keep_to_their_share(requests):
+    drafter = Slow(answer(400), 4, [0], V)
+    drafter.ms = 20.0
+    with measured(drafter, slots=requests) as engine:
+        results = engine.generate_all([PROMPT] * requests, max_tokens=400)
+    steps = max(len(r.record.steps) for r in results)
+    assert drafter.asked * drafter.ms < 2 * PROBES * steps * 10.0 + requests * drafter.ms
 
 
 def test_a_slow_drafter_is_not_asked_where_a_cheap_one_is_sure():

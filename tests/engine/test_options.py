@@ -34,9 +34,9 @@ REFUSED = {
         {"prediction": [1] * 17},
         "the prediction has 17 tokens, the context holds 16",
     ),
-    "salt, number": (engine, {"cache_salt": 5}, "cache_salt is a int; give a text of 1 to 1024 characters"),
-    "salt, none": (engine, {"cache_salt": None}, "cache_salt is a NoneType; give a text of 1 to 1024"),
-    "salt, long": (engine, {"cache_salt": "x" * 1025}, "cache_salt has 1025 characters; it must have 1 to 1024"),
+    "salt, number": (engine, {"cache_salt": 5}, r"cache_salt is a int; give a text \(empty: the local user's\)"),
+    "salt, none": (engine, {"cache_salt": None}, "cache_salt is a NoneType; give a text"),
+    "salt, long": (engine, {"cache_salt": "x" * 1025}, "cache_salt has 1025 characters; it may have up to 1024"),
     "min above max": (engine, {"sampling": Sampling(min_tokens=9), "max_tokens": 8}, "min_tokens is 9, above max_tok"),
     "min above none": (engine, {"sampling": Sampling(min_tokens=1), "max_tokens": 0}, "min_tokens is 1, above max_tok"),
     "min above the context": (

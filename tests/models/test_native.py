@@ -104,6 +104,9 @@ CONFIGS = {
         windows=(0, 40),
         rope_tables=(rope(64, 1e4),),
     ),
+    "narrow": dataclasses.replace(
+        LLAMA, heads=3, kv_heads=1, head_dim=16, attn_scale=0.25, rope_tables=(rope(8, 1e4),)
+    ),
     "odd": dataclasses.replace(
         LLAMA, vocab_size=33, hidden_size=50, intermediate_size=17, head_dim=20, rope_tables=(rope(9, 1e4),)
     ),

@@ -26,6 +26,7 @@ class Watched(Drafter):
     def __init__(self, drafter: Drafter) -> None:
         self.needs_hidden = drafter.needs_hidden
         self.reads_prediction = drafter.reads_prediction
+        self.remembers = drafter.remembers
         self._drafter = drafter
         self._offers: dict[int, tuple[IntArray, IntArray, FloatArray]] = {}
 

@@ -94,12 +94,12 @@ def _check(guessing: Guessing, each: bool, json_out: Path | None) -> None:
 
 def _sets(guessing: Guessing, each: bool, short: Sequence[int]) -> list[str]:
     """The drafters of each run on a target that can be made cheaper as ``TargetInfo.short`` says."""
-    from augury.drafters import free
+    from augury.drafters import free, native
 
     if not each:
         return [guessing.drafters]
     # Prediction needs no more than a prompt that has one.
-    alone = [*free(), "prediction", *(["self"] if 4 in short else [])]
+    alone = [*free(), "prediction", *native(short)]
     return [*alone, ",".join(alone)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from typer import Option
 
 from augury.cli.flags import Loading
 from augury.cli.terminal import DIFFERS, REFUSED, answering, note, progress, show
-from augury.drafters import DRAFTERS, check, free, split
+from augury.drafters import DRAFTERS, check, free, native, split
 from augury.errors import InputError, UnknownName
 
 if TYPE_CHECKING:
@@ -61,10 +62,10 @@ class Trying:
         """Flags that say something else than the default."""
         return [_flag(f.name) for f in fields(self) if getattr(self, f.name) != f.default]
 
-    def specs(self) -> list[str]:
-        """The drafters to measure."""
+    def specs(self, short: Sequence[int] = ()) -> list[str]:
+        """The drafters to measure on a target that can be made cheaper as ``TargetInfo.short`` says."""
         named = [spec for spec in split(self.drafters) if spec]
-        return list(dict.fromkeys(named if self.only else [*free(), "self", *named]))
+        return list(dict.fromkeys(named if self.only else [*free(), *native(short), *named]))
 
 
 def drafters(
@@ -184,7 +185,7 @@ def _tried(loading: Loading, trying: Trying, prompts: list[Prompt]) -> tuple[lis
     with progress() as told:
         meter = profile(engine.target, progress=(lambda share: told("measuring costs", share)) if told else None)
     tried = []
-    for spec in trying.specs():
+    for spec in trying.specs(engine.target.info.short):
         with answering(spec, len(prompts) * trying.rounds * 2) as each:
             tried.append(
                 alone(

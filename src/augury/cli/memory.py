@@ -39,12 +39,14 @@ def show(path: Where) -> None:
 
 
 def forget(
+    context: typer.Context,
     path: Where,
     belonging: Belonging,
-    everyone: Annotated[bool, Option("--all", help="Forget every user.")] = False,
+    everyone: Annotated[bool, Option("--all", help="Forget every user, whatever AUGURY_CACHE_SALT says.")] = False,
 ) -> None:
     """Delete what is kept of a user, of the local one when none is named. Running processes forget it too."""
-    if everyone and belonging.cache_salt:
+    given = context.get_parameter_source("cache_salt")
+    if everyone and given is not None and given.name == "COMMANDLINE":
         raise InputError("--all forgets every user, so --cache-salt has no place; leave one of them out")
     freed = answers.forget(path, None if everyone else tenant_of(belonging.cache_salt))
     print(f"forgot {freed} bytes" if freed else "nothing was kept")

@@ -53,7 +53,8 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
             raise typer.Exit(PIPE_CLOSED) from None
         except OSError as error:  # a full disk, most of all
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            note(f"augury: {error.strerror or error}")
+            where = f"{error.filename}: " if error.filename else ""
+            note(f"augury: {where}{error.strerror or error}")
             raise typer.Exit(REFUSED) from None
 
     return run

@@ -16,11 +16,13 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import secrets
+import stat
 import struct
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +38,20 @@ _MAGIC, _VERSION = b"AUGURYME", 1
 _HEADER = struct.Struct("<8sI16s32s32s")
 _SUM = struct.Struct("<I")
 _RECORD = struct.Struct("<II")
-_LOCK = "lock"
-_WAIT_S = 2.0
+_LOCK = "augury-memory.lock"
+"""By this name a directory of answers is known."""
+
+_LARGEST = 1 << 30
+"""Bytes of a file that are read: what nobody here writes is not taken into memory."""
+
+_NAME = re.compile("[0-9a-f]{32}-[0-9a-f]{16}")
+"""Of a tenant and a tokenizer; other files are none of ours."""
+
+_BRIEFLY_S = 0.05
 """Another process holds the lock for milliseconds; one that holds it longer does not keep an answer waiting."""
+
+_PATIENTLY_S = 2.0
+"""For somebody who lists or deletes."""
 
 
 class Unfit(AuguryError):
@@ -86,26 +99,30 @@ class Entry:
 class Answers:
     """The answers of one tokenizer in a directory, which is made if it is not there.
 
-    Methods raise ``OSError`` where the directory cannot be read or written, and ``Unfit``.
+    Methods raise ``OSError`` where the directory cannot be read or written, ``BlockingIOError`` where another process
+    has locked it, and ``Unfit``.
+
+    State: of each of at most ``tenants`` tenants where its younger file ends.
 
     Args:
         place: the directory.
         tokenizer: hash of the tokenizer.
         most: bytes of a file.
         tenants: tenants kept, of all tokenizers; of more, those used longest ago are deleted.
+        note: told what was wrong with a file that was written to.
 
     Raises:
-        InputError: the place is no directory of answers.
+        InputError: the place is no directory of answers, or one that others can change.
         OSError: it cannot be made.
     """
 
-    def __init__(self, place: Path, tokenizer: str, most: int, tenants: int) -> None:
+    def __init__(self, place: Path, tokenizer: str, most: int, tenants: int, note: Callable[[str], None]) -> None:
         if not _adopted(place):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
             place.chmod(0o700)  # it may have been there, empty
-            with _locked(place):
-                pass  # the lock is the first file, by which others know the directory
-        self._place, self._most, self._tenants = place, most, tenants
+            os.close(_lock(place))  # the first file, by which others know the directory
+        self._place, self._most, self._tenants, self._note = place, most, tenants, note
+        self._ends: dict[str, int] = {}  # of younger files, behind the last record read or written, by last use
         self._tokenizer = hashlib.sha256(tokenizer.encode()).hexdigest()[:32].encode()
 
     def lineage(self, tenant: str) -> bytes | None:
@@ -121,7 +138,7 @@ class Answers:
 
     def read(self, tenant: str) -> Kept | None:
         """What is kept of a tenant, or None. What is damaged is cut off, from the first damaged record on."""
-        with _locked(self._place):
+        with _locked(self._place, _BRIEFLY_S):
             lineage = self.lineage(tenant)
             if lineage is None:
                 return None
@@ -140,13 +157,15 @@ class Answers:
                     continue
                 records += found
                 if end < size:
-                    kept.notes.append(f"{path.name} is damaged: its last {size - end} of {size} bytes are cut off")
+                    kept.notes.append(_cut(path, end, size))
                     with suppress(OSError):  # where nothing can be written
                         os.truncate(path, end)
+                if suffix == YOUNG:
+                    self._ends_at(path, end)
             return kept
 
     def add(self, tenant: str, lineage: bytes | None, record: IntArray) -> bytes | None:
-        """Append a record i32[n].
+        """Append a record i32[n], behind the last sound one.
 
         Args:
             tenant: whose it is.
@@ -159,14 +178,14 @@ class Answers:
         tokens = record.astype("<i4").tobytes()
         count = _SUM.pack(len(record))
         data = count + _SUM.pack(zlib.crc32(tokens, zlib.crc32(count))) + tokens
-        young = self._path(tenant, YOUNG)
-        with _locked(self._place):
+        young, notes = self._path(tenant, YOUNG), list[str]()
+        with _locked(self._place, _BRIEFLY_S):
             there = self.lineage(tenant)
             if lineage is None:
                 lineage = there or secrets.token_bytes(16)
             elif there != lineage:
                 return None
-            size = young.stat().st_size if young.exists() else 0
+            size = self._sound(young, notes)
             if size + len(data) > self._most and size:
                 young.replace(self._path(tenant, OLD))
                 size = 0
@@ -175,6 +194,9 @@ class Answers:
                 fields = _HEADER.pack(_MAGIC, _VERSION, lineage, tenant.encode(), self._tokenizer)
                 data = fields + _SUM.pack(zlib.crc32(fields)) + data
             _append(young, data)
+            self._ends_at(young, size + len(data))
+        for text in notes:  # the lock is not held until they are written
+            self._note(text)
         return lineage
 
     def forget(self, tenant: str) -> int:
@@ -193,6 +215,28 @@ class Answers:
             raise Unfit(f"{name} holds answers of another tenant")
         return lineage
 
+    def _sound(self, young: Path, notes: list[str]) -> int:
+        """Cut off what another process left when it was stopped in the middle of a record; gives the size."""
+        try:
+            with _opened(young, os.O_RDWR) as file:
+                end = size = os.fstat(file).st_size
+                if size and size != self._ends.get(young.name):
+                    _header(file, young.name)
+                    _, end, size = _records(file)
+                    if end < size:
+                        os.ftruncate(file, end)
+                        notes.append(_cut(young, end, size))
+                return end
+        except FileNotFoundError:
+            return 0
+
+    def _ends_at(self, young: Path, end: int) -> None:
+        """Remember where a file ends, so that it is read again only when another process wrote to it."""
+        self._ends.pop(young.name, None)
+        self._ends[young.name] = end
+        if len(self._ends) > self._tenants:
+            del self._ends[next(iter(self._ends))]
+
     def _make_room(self, stem: str) -> None:
         """Delete the tenants used longest ago, so that one more, of this name, is not too many."""
         used = {other: at for other, at in _used(self._place).items() if other != stem}
@@ -204,42 +248,24 @@ def entries(place: Path) -> list[Entry]:
     """The tenants of a directory, the one used last first.
 
     Raises:
-        InputError: there is no such directory.
+        InputError: there is no such directory, or it is one that others can change.
         OSError: it cannot be read.
     """
     _check(place)
-    found = []
-    with _locked(place):
-        for stem, used in sorted(_used(place).items(), key=lambda item: -item[1]):
-            answers = tokens = size = 0
-            notes = []
-            for suffix in (OLD, YOUNG):
-                path = place / f"{stem}{suffix}"
-                try:
-                    with _opened(path, os.O_RDONLY) as file:
-                        size += os.fstat(file).st_size
-                        _header(file, path.name)
-                        records, end, whole = _records(file)
-                        answers += len(records)
-                        tokens += sum(map(len, records))
-                        notes += [f"{path.name} is damaged behind byte {end} of {whole}"] * (end < whole)
-                except FileNotFoundError:
-                    continue
-                except Unfit as why:
-                    notes.append(str(why))
-            found.append(Entry(stem.partition("-")[0], answers, tokens, size, used, notes))
-    return found
+    with _locked(place, _PATIENTLY_S):
+        used = sorted(_used(place).items(), key=lambda item: -item[1])
+    return [entry for stem, at in used if (entry := _entry(place, stem, at))]
 
 
 def forget(place: Path, tenant: str | None) -> int:
     """Delete what a directory keeps of a tenant, or of all; gives the bytes.
 
     Raises:
-        InputError: there is no such directory.
+        InputError: there is no such directory, or it is one that others can change.
         OSError: it cannot be read or written.
     """
     _check(place)
-    with _locked(place):
+    with _locked(place, _PATIENTLY_S):
         stems = [stem for stem in _used(place) if tenant is None or stem.partition("-")[0] == tenant]
         return sum([_delete(place, stem) for stem in stems])
 
@@ -247,16 +273,43 @@ def forget(place: Path, tenant: str | None) -> int:
 # ---- files -------------------------------------------------------------------------------------------------
 
 
+def _entry(place: Path, stem: str, used: float) -> Entry | None:
+    """What the files of a name hold, or None when they are gone. Who writes waits while they are read, not longer."""
+    answers = tokens = size = 0
+    notes = []
+    with _locked(place, _PATIENTLY_S):
+        for suffix in (OLD, YOUNG):
+            path = place / f"{stem}{suffix}"
+            try:
+                with _opened(path, os.O_RDONLY) as file:
+                    size += os.fstat(file).st_size
+                    _header(file, path.name)
+                    records, end, whole = _records(file)
+            except FileNotFoundError:
+                continue
+            except Unfit as why:
+                notes.append(str(why))
+                continue
+            answers += len(records)
+            tokens += sum(map(len, records))
+            notes += [f"{path.name} is damaged behind byte {end} of {whole}"] * (end < whole)
+    return Entry(stem.partition("-")[0], answers, tokens, size, used, notes) if size else None
+
+
 def _adopted(place: Path) -> bool:
     """Whether a place is a directory of answers already; raises for one that may not become it."""
     try:
-        names = os.listdir(place)
+        names, status = os.listdir(place), place.stat()
     except FileNotFoundError:
         return False
     except NotADirectoryError:
         raise InputError(f"{place} is no directory; remembered answers need one of their own") from None
     if names and _LOCK not in names:
         raise InputError(f"{place} is a directory of other files; remembered answers need one of their own")
+    if status.st_uid != os.getuid():
+        raise InputError(f"{place} is another user's; remembered answers need a directory of yours")
+    if names and status.st_mode & 0o022:
+        raise InputError(f"others can write to {place}; remembered answers need a directory that only you can write to")
     return bool(names)
 
 
@@ -265,24 +318,30 @@ def _check(place: Path) -> None:
         raise InputError(f"there are no remembered answers at {place}; --drafters memory:DIRECTORY keeps them")
 
 
-@contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    """Be the only one, of all processes, who reads or changes the files of a directory."""
+def _lock(place: Path) -> int:
+    """The lock of a directory, opened, and made if it is not there."""
+    path, flags = place / _LOCK, os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        file = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM):
             raise
-        file = os.open(place / _LOCK, os.O_RDONLY | os.O_CLOEXEC)  # enough for reading
+        return os.open(path, os.O_RDONLY | flags)  # enough for reading
+
+
+@contextmanager
+def _locked(place: Path, wait_s: float) -> Iterator[None]:
+    """Be the only one, of all processes, who reads or changes the files of a directory."""
+    file = _lock(place)
     try:
-        until = time.monotonic() + _WAIT_S
+        until = time.monotonic() + wait_s
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() > until:
-                    raise OSError(errno.EAGAIN, "another process has locked it", str(place)) from None
+                    raise BlockingIOError(errno.EAGAIN, "another process has locked it", str(place)) from None
                 time.sleep(0.002)
         yield
     finally:
@@ -291,8 +350,10 @@ def _locked(place: Path) -> Iterator[None]:
 
 @contextmanager
 def _opened(path: Path, flags: int) -> Iterator[int]:
-    file = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)  # no pipe is waited for
     try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise Unfit(f"{path.name} is no regular file")
         yield file
     finally:
         os.close(file)
@@ -331,7 +392,7 @@ def _records(file: int) -> tuple[list[IntArray], int, int]:
     """The records behind the header, where the last good one ends, and the size of the file."""
     begin = os.lseek(file, 0, os.SEEK_CUR)
     with os.fdopen(os.dup(file), "rb") as rest:
-        data = rest.read()
+        data = rest.read(_LARGEST)
     records, at = [], 0
     while at + _RECORD.size <= len(data):
         count, sum = _RECORD.unpack_from(data, at)
@@ -346,11 +407,15 @@ def _records(file: int) -> tuple[list[IntArray], int, int]:
     return records, begin + at, begin + len(data)
 
 
+def _cut(path: Path, end: int, size: int) -> str:
+    return f"{path.name} is damaged: its last {size - end} of {size} bytes are cut off"
+
+
 def _used(place: Path) -> dict[str, float]:
     """What every name of the directory was last used at."""
     used: dict[str, float] = {}
     for path in place.iterdir():
-        if path.suffix in (YOUNG, OLD):
+        if path.suffix in (YOUNG, OLD) and _NAME.fullmatch(path.stem):
             used[path.stem] = max(path.lstat().st_mtime, used.get(path.stem, 0.0))
     return used
 

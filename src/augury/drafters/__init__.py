@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -81,6 +81,11 @@ def free() -> list[str]:
     return [name for name, spec in DRAFTERS.items() if not spec.needs]
 
 
+def native(short: Sequence[int]) -> list[str]:
+    """Names of those that need a target which can be had in 4 bits; ``short`` as in ``TargetInfo``."""
+    return ["self"] if 4 in short else []
+
+
 def check(spec: str) -> None:
     """Refuse what is neither a name nor a spec with options or of a class; imports nothing.
 
@@ -126,6 +131,8 @@ def make(spec: str, **resources: object) -> Drafter:
             key, text = next((n for n in takes if n not in resources), key), key
         if key not in takes or key in given:
             raise UnknownName(f"option of drafter {name}", key, [n for n in takes if n not in given])
+        if equals and not text:
+            raise InputError(f"drafter {name}: {key} has no value; give it as {name}:{key}=VALUE")
         given[key] = _value(name, key, text, types.get(key, str))
     missing = [n for n, p in takes.items() if p.default is p.empty and n not in given]
     if missing:

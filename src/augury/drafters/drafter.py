@@ -53,7 +53,8 @@ class View:
     _guess: Callable[[FloatArray, Sequence[int]], FloatArray]
     _buffer: list[IntArray]  # one element; the engine replaces it when it grows
     _length: list[int]  # one element
-    _slot: Callable[[], int]
+    _slot: list[int]  # one element
+    _room: list[int]  # one element
 
     def guess(self, logits: FloatArray, path: Sequence[int]) -> FloatArray:
         """The law f32[V] of a drafter's own logits f32[V] behind ``tokens`` and ``path``, under this request's
@@ -64,7 +65,12 @@ class View:
     @property
     def slot(self) -> int:
         """The request's slot of the target, for a drafter that works with the target's own cache."""
-        return self._slot()
+        return self._slot[0]
+
+    @property
+    def room(self) -> int:
+        """Depth of the deepest node that this step could still emit: a limit of the answer or the context ends it."""
+        return self._room[0]
 
     @property
     def length(self) -> int:
@@ -139,8 +145,10 @@ def tenant_of(cache_salt: str) -> str:
         InputError: it is no text, or longer than ``LONGEST_SALT`` characters. The message does not show it.
     """
     if not isinstance(cache_salt, str):
-        raise InputError(f"cache_salt is a {type(cache_salt).__name__}; give a text of 1 to {LONGEST_SALT} characters")
+        raise InputError(f"cache_salt is a {type(cache_salt).__name__}; give a text (empty: the local user's)")
     if len(cache_salt) > LONGEST_SALT:
-        raise InputError(f"cache_salt has {len(cache_salt)} characters; it must have 1 to {LONGEST_SALT}")
+        raise InputError(
+            f"cache_salt has {len(cache_salt)} characters; it may have up to {LONGEST_SALT} (empty: the local user's)"
+        )
     # Half a character, as broken UTF-16 leaves it, is as good a secret as any.
     return hashlib.sha256(b"augury tenant " + cache_salt.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -66,6 +66,12 @@ class Itself(Spine):
             raise InputError(f"drafter self: layers is {layers}; {target.info.name} has {count}, and 0 is all of them")
         if WEIGHTS[weights] == 16 and layers in (0, count):
             raise InputError("drafter self: all layers in bf16 is the target; name fewer layers, or int4 or int8")
+        if WEIGHTS[weights] not in target.info.short:
+            known = ", ".join(name for name, bits in WEIGHTS.items() if bits in target.info.short)
+            raise InputError(
+                f"drafter self: {target.info.runner} has no weights in {weights}; "
+                + (f"it has {known}, with layers=K" if known else "use runner native or torch")
+            )
         kept = range(count) if layers in (0, count) else choose_layers(target, layers, tokenizer)
         super().__init__(depth, width, WHOLE if len(kept) == count else FEWER, costs)
         self.layers = tuple(kept)

@@ -1,7 +1,8 @@
 """Which layers of a target can be left out: a short search for those it is most itself without.
 
 Layers are dropped one after another, each time the one without which the target still says most of what it said. Only
-those that did little harm alone are tried. A try is one forward over a text that the target wrote itself.
+the 2k that did least harm alone are tried, to drop k. A try is one forward over a text that the target wrote itself; of
+n layers, n + k (3k + 1) / 2 are made.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from augury.errors import InputError
 from augury.models.target import Target
 from augury.models.tokenizer import Tokenizer
 from augury.tree import DraftTree, IntArray, Path
 
 TOKENS = 48
 """Of the text that is judged on: a try costs a forward of so many rows."""
+
+FEWEST = 8
+"""Tokens below which nothing is judged."""
 
 _BEGIN = "Here is a short story, and after it a few lines of Python code that count its words.\n\nOnce upon a time"
 
@@ -27,8 +32,17 @@ def choose_layers(target: Target, count: int, tokenizer: Tokenizer | None = None
         target: needs a free slot.
         count: of layers to keep.
         tokenizer: of the target; without one the text begins with its lowest token.
+
+    Raises:
+        InputError: the context is too short to judge in.
     """
     begin = np.array([0], np.int32) if tokenizer is None else tokenizer.encode(_BEGIN, start=True)
+    begin = begin[: target.info.context // 2]
+    if target.info.context - len(begin) < FEWEST:
+        raise InputError(
+            f"drafter self: layers are chosen on {FEWEST} tokens or more, and the context holds {target.info.context}; "
+            f"load with max_model_len={2 * FEWEST} or more"
+        )
     slot = target.open()
     try:
         written = _write(target, slot, begin)

@@ -6,13 +6,15 @@ in what is remembered; these places vote on what comes next (``passages.py``). A
 rule is not remembered: asked again with the same seed, the noise that drew it would judge it, and what is kept would
 no longer follow the target's law.
 
-A tenant is a ``cache_salt``; requests without one are all of one local user. Nothing that was learnt of one tenant's
-answers is used in a request of another, neither text nor calibration: who knows how many tokens every step brings would
-learn what others were told (arXiv:2411.01076).
+A tenant is a ``cache_salt``; requests without one are all of one local user. Nothing that this drafter learnt of one
+tenant's answers is used in a request of another, neither text nor calibration: who knows how many tokens every step
+brings would learn what others were told (arXiv:2411.01076). As it ``remembers``, what the engine learns of how right it
+is and of what asking it brings ends with the request. Slots are another thing, and not of tenants
+(``docs/guarantees.md``).
 
 With a ``path`` answers outlive the process (``datastore/answers.py``); where it cannot be written they do not, which is
-logged once and changes no answer. The index is made again of all that was kept when the tenant first asks, which takes
-up to a second for 16 MB.
+logged once and changes no answer; while another process has locked it one answer does not. The index is made again of
+all that was kept when the tenant first asks, and the engine waits for it.
 
 State: of each of at most ``tenants`` tenants ``mb`` megabytes at most; of more, who asked longest ago is forgotten.
 """
@@ -29,10 +31,9 @@ import numpy as np
 
 from augury.datastore.answers import Answers, Unfit
 from augury.drafters.drafter import Drafter, Observation, View, tenant_of
-from augury.drafters.passages import Reader
+from augury.drafters.passages import MOST_VOTERS, Reader, Tokenizer
 from augury.drafters.past import DEPTH
 from augury.drafters.remembered import RECORD_TOKENS, TOKEN_BYTES, Remembered
-from augury.drafters.retrieval import MOST_VOTERS, Tokenizer
 from augury.drafters.survival import Line, Survival
 from augury.errors import InputError
 from augury.tree import DraftTree, IntArray
@@ -42,8 +43,8 @@ TAIL = 16
 
 _KINDS = (Line(1.0, -1.4), Line(0.55, -1.65), Line(0.9, -1.9), Line(1.4, -1.8), Line(0.5, -1.05), Line(0.35, -2.0))
 """By rank: guesses of places just asked for, then of those that vote on. Fitted to answers of a small chat model to
-prompts that were asked once (which weighed most: so a memory begins), once more with a sentence added, and again. Of
-other prompts the mean survival stated/real was then 0.08/0.06, 0.25/0.26 and 0.83/1.00."""
+prompts that were asked once (which weighed most: so a memory begins), once more with a sentence added, and again. How
+near they come on other prompts is a test: ``test_stated_survival_is_about_what_comes_in_answers_of_a_model``."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class _Tenant:
     survival: Survival
     lineage: bytes | None = None  # of its files, if there are any
     kept: bool = True  # whether they are fit to be written to
+    unread: bool = False  # they were locked; they are read when the tenant asks next
     forgotten: bool = False  # while a request was open
 
 
@@ -76,7 +78,8 @@ class Memory(Drafter):
         tokenizer: the target's; answers of another one are kept apart.
 
     Raises:
-        InputError: an argument out of its range, a path that is no directory of answers, or one without a tokenizer.
+        InputError: an argument out of its range, a path without a tokenizer, or one that is no directory of answers, or
+            that others can change.
     """
 
     remembers = True
@@ -104,9 +107,9 @@ class Memory(Drafter):
         if path:
             if tokenizer is None:
                 raise InputError("drafter memory: answers are kept by tokenizer, and here is none; leave out the path")
-            self._place = Path(os.path.abspath(os.path.expanduser(path)))
+            self._place = Path(os.path.realpath(os.path.expanduser(path)))  # a link may be changed behind the check
             try:
-                self._answers = Answers(self._place, tokenizer.hash, self._most * 4, tenants)
+                self._answers = Answers(self._place, tokenizer.hash, self._most * 4, tenants, self._note)
             except OSError as error:
                 self._unwritable(error)
 
@@ -157,7 +160,10 @@ class Memory(Drafter):
         """A tenant, as the one who was used last."""
         if (known := self._tenants.get(name)) and self._gone(known):
             self._drop(name)
-        owner = self._tenants.pop(name, None) or self._read(name)
+        owner = self._tenants.pop(name, None)
+        if owner is None or owner.unread:
+            read = self._read(name)
+            owner = owner if owner and read.unread else read
         self._tenants[name] = owner
         if len(self._tenants) > self._tenants_most:
             del self._tenants[next(iter(self._tenants))]
@@ -179,12 +185,15 @@ class Memory(Drafter):
             return fresh
         try:
             kept = self._answers.read(name)
+        except BlockingIOError as error:
+            self._busy(error)
+            fresh.kept, fresh.unread = False, True
+            return fresh
         except OSError as error:
             self._unwritable(error)
             return fresh
         except Unfit as error:
-            self._note(f"{error}; what is remembered of this tenant ends with the process")
-            fresh.kept = False
+            self._unfit(fresh, error)
             return fresh
         if kept is None:
             return fresh
@@ -198,8 +207,14 @@ class Memory(Drafter):
             return
         try:
             lineage = self._answers.add(owner.name, owner.lineage, record)
-        except (OSError, Unfit) as error:
+        except BlockingIOError as error:
+            self._busy(error)
+            return
+        except OSError as error:
             self._unwritable(error)
+            return
+        except Unfit as error:
+            self._unfit(owner, error)
             return
         if lineage is None:
             self._drop(owner.name)
@@ -213,11 +228,19 @@ class Memory(Drafter):
                 owner.forgotten = True
                 owner.remembered.clear()
 
-    def _unwritable(self, error: Exception) -> None:
+    def _busy(self, error: OSError) -> None:
+        """Say that one answer is not kept; the next one may be."""
+        self._note(f"{error.strerror}; this answer is not kept")
+
+    def _unfit(self, owner: _Tenant, error: Unfit) -> None:
+        """Say that nothing is kept of one tenant any more."""
+        self._note(f"{error}; what is remembered of this tenant ends with the process")
+        owner.kept = False
+
+    def _unwritable(self, error: OSError) -> None:
         """Say once that nothing is kept any more."""
         if self._writable:
-            why = error.strerror if isinstance(error, OSError) else error
-            self._note(f"{why}; from now on what is remembered ends with the process")
+            self._note(f"{error.strerror or error}; from now on what is remembered ends with the process")
         self._writable = False
 
     def _note(self, text: str) -> None:

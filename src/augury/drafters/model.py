@@ -60,6 +60,10 @@ class Led(Spine):
         """The tokens as the model knows them; what it has no word for it reads as its first."""
         return tokens.copy() if self._all else np.where(self._shared[tokens], tokens, np.int32(0))
 
+    def room(self, view: View) -> int:
+        """Places left in the model's context; one at least, so that a full one is told."""
+        return max(1, self._follower.target.info.context - view.length + 1)
+
     def row(self, view: View, path: Sequence[int]) -> FloatArray:
         """Logits of the model, in the target's width."""
         logits = self._follower.after(view.id, self._read(np.concatenate([view.tokens, np.asarray(path, np.int32)])))

@@ -10,7 +10,7 @@ State: the last ``DEPTH`` tokens, and what was read behind the voters.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from augury.datastore.index import NOTHING
 from augury.drafters.past import DEPTH, Match
@@ -24,8 +24,20 @@ FAR = 32
 ASKED, ON = 0, RANKS
 """Kinds of guesses, each of ``RANKS``: of places just asked for, and of those that vote on."""
 
+MOST_VOTERS = 64
+"""Each is read and counted at every node, in some microseconds."""
+
 _AGAIN = 12
 """Tokens that voters vote on before more is read, so that 20 are always known."""
+
+
+class Tokenizer(Protocol):
+    """What tells tokenizers apart."""
+
+    @property
+    def hash(self) -> str:
+        """Equal for tokenizers whose ids mean the same."""
+        ...
 
 
 class Found(NamedTuple):

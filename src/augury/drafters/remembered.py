@@ -91,7 +91,7 @@ class Remembered:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._old = self._young = _Generation()
+        self._old, self._young = _Generation(), _Generation()
 
     def found(self, recent: Sequence[int], voters: int, shortest: int) -> Found:
         """The places that share most tokens with the end of a text, ``shortest`` at least; the latest come first.

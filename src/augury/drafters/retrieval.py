@@ -13,30 +13,17 @@ State: what ``passages.py`` keeps of a request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from augury.datastore.index import DEFAULT, Index, locate
 from augury.datastore.order import DEPTH
 from augury.drafters.drafter import Drafter, Observation, View
-from augury.drafters.passages import FAR, Found, Reader
+from augury.drafters.passages import FAR, MOST_VOTERS, Found, Reader, Tokenizer
 from augury.drafters.survival import Line, Survival
 from augury.errors import InputError
 from augury.tree import DraftTree
 
-MOST_VOTERS = 64
-"""Each is read and counted at every node, in some microseconds."""
-
 _KINDS = (Line(1.2), Line(0.75, -0.8), Line(0.35, -1.9), Line(0.93, -0.2), Line(0.35, -1.05), Line(0.35, -1.6))
 """By rank: guesses of voters just asked for, then of voters that vote on."""
-
-
-class Tokenizer(Protocol):
-    """What tells tokenizers apart."""
-
-    @property
-    def hash(self) -> str:
-        """Equal for tokenizers whose ids mean the same."""
-        ...
 
 
 class Retrieval(Drafter):

@@ -31,7 +31,7 @@ from augury.drafters.drafter import Drafter, Observation, View
 from augury.drafters.survival import Line, Rates, Survival
 from augury.errors import InputError
 from augury.noise import race
-from augury.tree import DraftTree, FloatArray
+from augury.tree import MAX_NODES, DraftTree, FloatArray
 
 RANKS = 3
 GREEDY, COUPLED, DRAWN = 0, RANKS, 2 * RANKS
@@ -79,8 +79,9 @@ class Spine(Drafter):
         lines: Sequence[Line],
         costs: Callable[[], Costs | None] | None = None,
     ) -> None:
-        if depth < 1 or width < 1:
-            raise InputError(f"depth is {depth} and width {width}; both must be 1 or more")
+        for name, value in (("depth", depth), ("width", width)):
+            if not 1 <= value <= MAX_NODES:
+                raise InputError(f"{name} is {value}; it must be 1 to {MAX_NODES}, the nodes of a tree")
         self.depth = depth
         self.width = width
         self._survival = Survival(lines)
@@ -92,6 +93,10 @@ class Spine(Drafter):
     @abstractmethod
     def row(self, view: View, path: Sequence[int]) -> FloatArray:
         """F32[V] over the target's vocabulary: logits behind ``view.tokens`` and ``path``; -inf where it has none."""
+
+    def room(self, view: View) -> int:
+        """Places that ``row`` can be asked for at most; the default is the view's."""
+        return view.room
 
     def open(self, view: View) -> None:
         """Begin a request."""
@@ -107,7 +112,8 @@ class Spine(Drafter):
         laws: dict[int, FloatArray] = {}
         path: list[int] = []
         node, reached, begin = -1, 1.0, time.perf_counter()
-        while len(path) < self.depth and len(tokens) < limit:
+        deepest = min(self.depth, view.room, self.room(view))
+        while len(path) < deepest and len(tokens) < limit:
             if path and not self._worth(reached, 1.0 + sum(survival), len(tokens), time.perf_counter() - begin):
                 break
             clock = time.perf_counter()

@@ -1,15 +1,15 @@
 """Which drafters are asked in a step: those that are expected to earn the time they take.
 
-A drafter that takes less than ``CHEAP`` of a plain step is always asked. A dearer one is asked after the cheap ones,
-when what steps with it brought per millisecond beats what the cheap guesses at hand promise::
+A drafter that takes less than ``CHEAP`` of a plain step, for all requests together, is always asked. A dearer one is
+asked after the cheap ones, when what steps with it brought per millisecond beats what the cheap guesses promise::
 
     (tokens with it + doubt) / (its own ms + ms of such a step)  >  HURDLE * tokens / ms  of the best step without it
 
 The requests that step together all wait for whoever is asked: on both sides they count with a token and a row each.
-All on the left are running means over the steps in which it was asked, those of the engine as long as the request has
-none of its own. ``doubt`` shrinks as the request's own steps count (optimism in the face of uncertainty; Lai and
-Robbins 1985), so that every request tries it some times. A drafter that was not asked for long is asked once, so rarely
-that all such probes together cost at most ``PROBES`` of the time.
+What a drafter brings and takes are running means over the steps in which it was asked, those of the engine as long as
+the request has none of its own. ``doubt`` shrinks as the request's own steps count (optimism in the face of
+uncertainty; Lai and Robbins 1985), so that every request tries it some times. A drafter that was not asked for long is
+asked once, so rarely that all such probes together cost at most ``PROBES`` of the time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from augury.budget import HURDLE
+from augury.budget import HURDLE, Expected
 
 CHEAP = 0.03
 """Share of a plain step; below, finding out whether it pays costs more than it does."""
@@ -26,6 +26,7 @@ PROBES = 0.02
 """Share of the time that may go to asking drafters that are not believed to pay."""
 
 _DOUBT = 0.6  # tokens that a drafter may bring more than it did, for all that one step tells
+_NOBODY = Expected(0.0, 0.0)
 ENGINE_WEIGHT, OWN_WEIGHT = 0.02, 0.1
 """Weight of a new step in the means of the engine, and of a request."""
 
@@ -77,28 +78,24 @@ class Asking:
         known = self.means.get(index)
         return known is not None and known.ms < CHEAP * plain_ms
 
-    def pays(
-        self, index: int, tokens: float, ms: float, plain_ms: float, others: int = 0, others_ms: float = 0.0
-    ) -> bool:
+    def pays(self, index: int, without: Expected, plain_ms: float, others: Expected = _NOBODY) -> bool:
         """Whether to ask a drafter that is not cheap.
 
         Args:
             index: its place.
-            tokens: expected of the best step without it, those of the others included.
-            ms: of that step.
-            plain_ms: of a plain step.
-            others: requests that step with this one.
-            others_ms: by how much they make a plain step longer.
+            without: the best step without it, the others' tokens included.
+            plain_ms: of a plain step of all.
+            others: tokens of the requests that step with this one, and by how much they make a plain step longer.
         """
         known = self.means.setdefault(index, Means())
         if not known.asked:
             return True
         doubt = _DOUBT / math.sqrt(1.0 + known.own)
-        with_it = (known.tokens + doubt + others) / (known.ms + known.step_ms + others_ms)
-        if with_it > HURDLE * tokens / ms:
+        with_it = (known.tokens + doubt + others.tokens) / (known.ms + known.step_ms + others.ms)
+        if with_it > HURDLE * without.tokens / without.ms:
             return True
         known.idle += 1
-        return known.idle > math.ceil(known.ms / (PROBES * plain_ms))
+        return known.idle > math.ceil((1.0 + others.tokens) * known.ms / (PROBES * plain_ms))
 
     def learn(self, index: int, ms: float, tokens: int, step_ms: float, weight: float = OWN_WEIGHT) -> None:
         """Learn from a step in which a drafter was asked."""

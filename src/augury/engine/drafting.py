@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from augury.accept import RULES
-from augury.budget import Costs, best_chain, promise, shallow
+from augury.budget import Costs, Expected, best_chain, promise, shallow
 from augury.drafters.drafter import Drafter, Observation
 from augury.engine.asking import Asking
 from augury.engine.request import Request
@@ -99,6 +99,7 @@ def propose(
     depth = min(request.output.room, info.context - request.length) - 1
     if why := _unasked(drafters, request, depth, limit):
         return Offer(DraftTree.empty(), (), why)
+    request.show(depth)
     chains = not (RULES[request.rule].trees and info.trees)
     ratio = RULES[request.rule].laws
     plain = alone = 0.0
@@ -117,9 +118,10 @@ def propose(
         if costs is None:
             return True
         without = promise(merged(), costs, request.length, others)
-        return request.asking.pays(index, *without, plain, others, plain - alone)
+        return request.asking.pays(index, without, plain, Expected(others, plain - alone))
 
-    dear = {i for i in range(len(drafters)) if costs and not request.asking.cheap(i, alone)}
+    share = plain / (1 + others)
+    dear = {i for i in range(len(drafters)) if costs and not request.asking.cheap(i, share)}
     for index in sorted(range(len(drafters)), key=dear.__contains__):
         name = drafters[index][0]
         if index in request.benched:

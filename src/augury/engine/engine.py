@@ -49,8 +49,8 @@ class Options(TypedDict, total=False):
         draft: False decodes plainly.
         logprobs: report the target's log-probabilities and that many alternatives.
         explain: put the target's probability of every drafted token in the step records.
-        cache_salt: a secret of 1 to 1024 characters that stands for a tenant: what drafters remember of the tenant's
-            answers they use in its requests only. All requests without one are of one tenant.
+        cache_salt: a secret of up to 1024 characters that stands for a tenant: what drafters remember of the tenant's
+            answers they use in its requests only. Empty: the local user's, as are all requests without one.
     """
 
     max_tokens: int

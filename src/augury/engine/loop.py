@@ -36,6 +36,11 @@ class Parts:
     trust: Trust = field(default_factory=Trust)
     asking: Asking = field(default_factory=Asking)
 
+    @property
+    def private(self) -> frozenset[int]:
+        """Places of the drafters that remember what users were told: how often they are right is theirs to know."""
+        return frozenset(i for i, (_, drafter) in enumerate(self.drafters) if drafter.remembers)
+
 
 def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
     """Advance every request of the batch by at least one token; gives one record each."""
@@ -70,10 +75,11 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
         hidden = rows.hidden[j] if rows.hidden is not None else None
         wanted = _logprobs(request, tree, paths[j], emitted[j], logits)
         if request.error is None:
-            parts.trust.learn(offers[j].tree, tree, paths[j], request.trust)
+            parts.trust.learn(offers[j].tree, tree, paths[j], request.trust, parts.private)
             request.trust.learn(offers[j].tree, tree, paths[j])
             if costs:
-                _learn_asking(parts, request, offers[j], len(tree) + 1, len(emitted[j]), costs)
+                told = parts.private.isdisjoint(tree.source[list(paths[j].nodes)].tolist())
+                _learn_asking(parts, request, offers[j], len(tree) + 1, len(emitted[j]), costs, told)
             if request.opened:
                 observe(parts.drafters, request, _seen(tree, paths[j], emitted[j], logits, hidden))
         record = StepRecord(
@@ -157,12 +163,18 @@ def _emit(request: Request, tree: DraftTree, path: Path) -> tuple[int, ...]:
     return tuple(tokens)
 
 
-def _learn_asking(parts: Parts, request: Request, offer: Offer, rows: int, tokens: int, costs: Costs) -> None:
-    """Note what a step brought with the drafters that were asked; its time as if the request were alone."""
+def _learn_asking(
+    parts: Parts, request: Request, offer: Offer, rows: int, tokens: int, costs: Costs, told: bool
+) -> None:
+    """Note what a step brought with the drafters that were asked; its time as if the request were alone.
+
+    What memories brought (not ``told``) stays in the request.
+    """
     ms = float(costs.step(np.array([rows]), np.array([float(rows * request.length)]))[0])
     for index, own_ms in offer.asked:
         request.asking.learn(index, own_ms, tokens, ms)
-        parts.asking.learn(index, own_ms, tokens, ms, ENGINE_WEIGHT)
+        if told and index not in parts.private:
+            parts.asking.learn(index, own_ms, tokens, ms, ENGINE_WEIGHT)
 
 
 def _seen(

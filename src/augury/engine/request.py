@@ -122,6 +122,7 @@ class Request:
         self._buffer[: len(prompt)] = self._theirs[: len(prompt)] = prompt
         self._length = len(prompt)
         self._shown, self._shown_length = [frozen(self._theirs)], [len(prompt)]
+        self._shown_slot, self._shown_room = [-1], [0]
         self.views = tuple(
             View(
                 number,
@@ -135,7 +136,8 @@ class Request:
                 sampler.guess,
                 self._shown,
                 self._shown_length,
-                lambda: self.slot,
+                self._shown_slot,
+                self._shown_room,
             )
             for seat in range(len(drafters))
         )
@@ -160,6 +162,10 @@ class Request:
     def done(self) -> bool:
         """Whether nothing more is to come."""
         return self.output.finish is not None or self.error is not None or self.abandoned
+
+    def show(self, room: int) -> None:
+        """Tell the views which slot it got, and how deep a node may be."""
+        self._shown_slot[0], self._shown_room[0] = self.slot, room
 
     def append(self, tokens: IntArray) -> None:
         """Add emitted tokens."""

@@ -50,7 +50,14 @@ class Trust:
                     survival[i] = min(survival[i], survival[parent])
         return DraftTree(tree.tokens, tree.parents, survival, tree.source, tree.laws)
 
-    def learn(self, offered: DraftTree, tree: DraftTree, path: Path, tempered: Trust | None = None) -> None:
+    def learn(
+        self,
+        offered: DraftTree,
+        tree: DraftTree,
+        path: Path,
+        tempered: Trust | None = None,
+        private: frozenset[int] = frozenset(),
+    ) -> None:
         """Learn from what was verified of a tempered tree.
 
         Args:
@@ -58,9 +65,10 @@ class Trust:
             tree: what of it was verified.
             path: the accepted nodes of ``tree``.
             tempered: who tempered it, if another.
+            private: drafters of which nothing is learnt.
         """
         used = (tempered or self).powers.copy()
-        for source in np.unique(offered.source).tolist():
+        for source in {*np.unique(offered.source).tolist()} - private:
             own = np.flatnonzero(tree.source == source)
             power = float(self.powers[source])
             if not len(own):

@@ -37,8 +37,8 @@ class TorchForward:
     """
 
     max_rows = 4096
-    short_bits = (16,)
     """More would only make buffers larger: the arithmetic is bound by then."""
+    short_bits = (16,)
 
     def __init__(
         self,
@@ -88,6 +88,8 @@ class TorchForward:
         def short(segment: Segment) -> FloatArray:
             logits, _ = self._run([segment], True, order)
             assert logits is not None
+            rows = slice(segment.length, segment.length + len(segment.tokens))
+            self.cache[:, :, segment.slot, :, rows].nan_to_num_()  # halves may overflow where layers are skipped
             return logits
 
         return short

@@ -40,7 +40,8 @@ class Segment:
 
 Short = Callable[[Segment], FloatArray]
 """A cheaper forward over the same cache: f32[m, V] logits of a segment, valid until the next forward. Keys and values
-go into the rows behind the committed ones, where the next verify writes over them."""
+go into the rows behind the committed ones, where the next verify writes over them; like all rows they hold finite
+numbers, as some forwards multiply what nobody sees by zero."""
 
 
 class Forward(Protocol):

@@ -112,7 +112,7 @@ void augury_low_bits(const bf16 *w, int64_t blocks, int64_t depth, int64_t bits,
             for (int64_t i = 0; i < n; i++)
                 for (int o = 0; o < BLOCK; o++) {
                     float q = scale[o] > 0.0f ? rintf((widened(w[i * BLOCK + o]) - least[o]) / scale[o]) : 0.0f;
-                    q = q > steps ? steps : q;
+                    q = q >= 0.0f ? (q > steps ? steps : q) : 0.0f; /* no weight may be NaN; its bits would be undefined */
                     lines[i * bits / 32 * BLOCK + o / 2 + o % 2 * LANES] |= (uint32_t)q << i * bits % 32;
                 }
             to = lines + n * bits / 32 * BLOCK;

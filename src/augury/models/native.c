@@ -475,12 +475,7 @@ static void embed_row(const Model *m, int64_t row)
 {
     const bf16 *from = m->embed + (int64_t)m->tokens[row] * m->hidden;
     float *x = m->residual + row * m->width;
-    for (int64_t i = 0; i < m->hidden; i++) {
-        uint32_t bits = (uint32_t)from[i] << 16;
-        float v;
-        memcpy(&v, &bits, sizeof v);
-        x[i] = v * m->embed_scale;
-    }
+    for (int64_t i = 0; i < m->hidden; i++) x[i] = widened(from[i]) * m->embed_scale;
 }
 
 /* residual += bias + output of a linear, itself normed when the family has post norms */

@@ -374,7 +374,7 @@ class NativeForward:
         self.capacity = capacity
         self._library = library
         self._keep: list[Any] = []  # what C holds pointers to
-        self._model = _Model()
+        self._model = self._last = _Model()
         self._sizes()
         self._check(weights)
         self._load(weights)
@@ -566,7 +566,10 @@ class NativeForward:
         Raises:
             InputError: a slot, token, position or number of rows is out of range, or rows are not a tree.
         """
-        m, rows = self._model, 0
+        return self._run(self._model, segments, logits)
+
+    def _run(self, m: _Model, segments: Sequence[Segment], logits: bool) -> tuple[FloatArray | None, FloatArray | None]:
+        rows = 0
         for i, segment in enumerate(segments):
             rows = self._place(i, segment, rows)
         if not rows:
@@ -576,38 +579,49 @@ class NativeForward:
         if os.getpid() != self._owner:
             self._start()
         m.rows, m.segments, m.want_logits = rows, len(segments), logits
+        self._last = m
         self._library.augury_forward(self._pool, ctypes.byref(m))
         if not logits:
             return None, None
         return self._logits[:rows, : self.config.vocab_size], self._hidden[:rows, : self.config.hidden_size]
 
     def shorten(self, bits: int, layers: Sequence[int]) -> Short:
-        """See ``Shortens``. Weights of 4 or 8 bits are made once and take 5/16 or 9/16 of the memory again."""
+        """See ``Shortens``. Weights of 4 or 8 bits are made once and kept: 5/16 or 9/16 of those of ``run``, and 9/16
+        of the head's in either case.
+        """
         order = checked_layers(layers, self.config.layers)
-        if bits not in self._low:
-            self._low[bits] = low = self._stretch(bits)
-            with ThreadPoolExecutor(self.threads) as pool:
-                for op, (_, depth) in enumerate(self._linears):
-                    for whole, to in zip(self._weights.parts[op], low.parts[op], strict=True):
-                        blocks = whole.nbytes // (2 * depth * _BLOCK)
-                        given = (whole.ctypes.data, blocks, depth, self._bits(op, bits), to.ctypes.data)
-                        pool.submit(self._library.augury_low_bits, *given)
-        weights, m = self._low[bits], self._model
+        weights = self._low[bits] = self._low.get(bits) or self._lowered(bits)
+        # A struct of its own: an interrupt at any moment must leave that of ``run`` as it is.
+        own = _Model.from_buffer_copy(self._model)
+        own.weights, own.bits = weights.addresses.ctypes.data, bits
+        own.order, own.used = order.ctypes.data, len(order)
+        keep = (weights, order)
 
         def short(segment: Segment) -> FloatArray:
             if bits < 16 and len(segment.tokens) > 1:
                 raise InputError(f"weights of {bits} bits take one row at a time, got {len(segment.tokens)}")
-            m.weights, m.bits = weights.addresses.ctypes.data, bits
-            m.order, m.used = order.ctypes.data, len(order)
-            try:
-                logits, _ = self.run([segment], logits=True)
-            finally:
-                m.weights, m.bits = self._weights.addresses.ctypes.data, 16
-                m.order, m.used = self._all_layers.ctypes.data, len(self._all_layers)
+            assert keep  # what C reads
+            logits, _ = self._run(own, [segment], logits=True)
             assert logits is not None
             return logits
 
         return short
+
+    def _lowered(self, bits: int) -> _Stretch:
+        """All linears in fewer bits."""
+        low = self._stretch(bits)
+        with ThreadPoolExecutor(self.threads) as pool:
+            done = [
+                pool.submit(
+                    self._library.augury_low_bits, whole.ctypes.data, whole.nbytes // (2 * depth * _BLOCK), depth,
+                    self._bits(op, bits), to.ctypes.data,
+                )
+                for op, (_, depth) in enumerate(self._linears)
+                for whole, to in zip(self._weights.parts[op], low.parts[op], strict=True)
+            ]  # fmt: skip
+        for one in done:
+            one.result()
+        return low
 
     def _place(self, index: int, segment: Segment, first: int) -> int:
         """Check one segment and copy it to where C reads it; gives the first row of the next."""
@@ -663,4 +677,4 @@ class NativeForward:
     @property
     def phases(self) -> dict[str, float]:
         """Milliseconds of the last forward by phase (waiting for other threads included)."""
-        return {name: 1e3 * s for name, s in zip(PHASES, self._model.seconds, strict=True)}
+        return {name: 1e3 * s for name, s in zip(PHASES, self._last.seconds, strict=True)}

@@ -29,6 +29,7 @@ def capacity(context: int) -> int:
 class _Slot:
     length: int = 0
     verified: DraftTree | None = None  # the tree whose rows lie behind the committed ones
+    guessed: int = 0  # places behind the committed ones that a guess has filled since
 
 
 class Runner(Target):
@@ -80,7 +81,7 @@ class Runner(Target):
                 f"{len(tokens)} tokens do not fit slot {slot}: it holds {state.length} of "
                 f"{self.info.context}; prefill at most {room}"
             )
-        state.verified = None
+        state.verified, state.guessed = None, 0
         step = min(PREFILL_ROWS, self.forward.max_rows)
         for at in range(0, len(tokens), step):
             chunk = tokens[at : at + step]
@@ -117,7 +118,7 @@ class Runner(Target):
             segments.append(Segment(slot, state.length, tokens, parents, depths))
         found = self._forwards(segments)
         for slot, tree in zip(slots, trees, strict=True):
-            self._open[slot].verified = tree
+            self._open[slot].verified, self._open[slot].guessed = tree, 0
         return Rows([logits for logits, _ in found], [hidden for _, hidden in found])
 
     def _forwards(self, segments: Sequence[Segment]) -> list[tuple[FloatArray, FloatArray]]:
@@ -154,7 +155,7 @@ class Runner(Target):
             if rows != list(range(first, first + len(rows))):
                 self.forward.move(slot, rows, first)
             state.length = first + len(rows)
-            state.verified = None
+            state.verified, state.guessed = None, 0
 
     def truncate(self, slot: int, length: int) -> None:
         """See ``Target.truncate``."""
@@ -162,14 +163,12 @@ class Runner(Target):
         if not 0 <= length <= state.length:
             raise InputError(f"slot {slot} holds {state.length} tokens, it cannot be rolled back to {length}")
         state.length = length
-        state.verified = None
+        state.verified, state.guessed = None, 0
 
     def shorten(self, bits: int, layers: Sequence[int]) -> Guesser:
         """See ``Target.shorten``."""
         if not isinstance(self.forward, Shortens):
-            raise InputError(
-                f"{self.info.name} cannot be made cheaper under {self.info.runner}; use runner native or torch"
-            )
+            return super().shorten(bits, layers)
         if bits not in self.info.short:
             known = ", ".join(map(str, self.info.short))
             raise InputError(f"{self.info.runner} has no weights of {bits} bits; it has {known}")
@@ -179,12 +178,15 @@ class Runner(Target):
             state = self._state(slot)
             tokens = self._checked(tokens)
             end = ahead + len(tokens)
-            if not 0 <= ahead < end <= min(MAX_NODES + 1, self.info.context - state.length):
+            last = min(MAX_NODES + 1, self.info.context - state.length) - 1
+            if not 0 <= ahead < end <= last + 1:
                 raise InputError(
                     f"slot {slot} holds {state.length} of {self.info.context} tokens; there is no room to guess "
-                    f"places {ahead} to {end - 1} behind them (the last is {MAX_NODES})"
+                    f"places {ahead} to {end - 1} behind them (the last is {last})"
                 )
-            state.verified = None  # its rows are written over
+            if ahead > state.guessed:
+                raise InputError(f"place {ahead} of slot {slot} cannot be guessed before place {state.guessed}")
+            state.verified, state.guessed = None, end  # the verified rows are written over
             rows = np.arange(len(tokens), dtype=np.int32)
             return short(Segment(slot, state.length + ahead, tokens, rows - 1, rows))
 
