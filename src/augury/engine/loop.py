@@ -68,17 +68,17 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
     parts.target.commit(slots, kept)
     commit_ms = clock.lap()
 
-    count = sum(len(t) + 1 for t in trees)
+    count, private = sum(len(t) + 1 for t in trees), parts.private
     records = []
     for j, request in enumerate(batch):
         logits, tree = rows.logits[j], trees[j]
         hidden = rows.hidden[j] if rows.hidden is not None else None
         wanted = _logprobs(request, tree, paths[j], emitted[j], logits)
         if request.error is None:
-            parts.trust.learn(offers[j].tree, tree, paths[j], request.trust, parts.private)
+            parts.trust.learn(offers[j].tree, tree, paths[j], request.trust, private)
             request.trust.learn(offers[j].tree, tree, paths[j])
             if costs:
-                told = parts.private.isdisjoint(tree.source[list(paths[j].nodes)].tolist())
+                told = private.isdisjoint(tree.source[list(paths[j].nodes)].tolist())
                 _learn_asking(parts, request, offers[j], len(tree) + 1, len(emitted[j]), costs, told)
             if request.opened:
                 observe(parts.drafters, request, _seen(tree, paths[j], emitted[j], logits, hidden))
