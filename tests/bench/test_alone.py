@@ -174,7 +174,8 @@ PROMPTS = [Prompt("a", "qa", "1231"), Prompt("b", "rag", "1231"), Prompt("c", "q
 def everyone():
     base = Engine(TARGET, [], tokenizer=Letters(V))
     specs = [f"{HERE}:Sure", "ngram", "model:/nonexistent", f"{HERE}:Refuses", f"{HERE}:Silent"]
-    return [alone(base, None, spec, PROMPTS, Sampling(), max_tokens=20, rounds=2) for spec in specs]
+    *_, last = alone(base, None, specs, PROMPTS, Sampling(), max_tokens=20, rounds=2)
+    return last
 
 
 def length(pairs):

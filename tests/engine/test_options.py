@@ -26,9 +26,17 @@ REFUSED = {
     "logprobs, true": (engine, {"logprobs": True}, "logprobs is True"),
     "logprobs, text": (engine, {"logprobs": "2"}, "logprobs is '2'"),
     "max_tokens, true": (engine, {"max_tokens": True}, "max_tokens is True"),
-    "nobody reads": (engine, {"prediction": [1]}, "a prediction needs a drafter that reads it.*loaded: none"),
-    "others read": (lambda: engine("suffix", "ngram"), {"prediction": [1]}, "loaded: suffix, ngram"),
-    "not drafted": (lambda: engine("prediction"), {"prediction": [1], "draft": False}, "draft is False"),
+    "nobody reads": (engine, {"prediction": [1]}, "a prediction needs a drafter that reads it.*asked: none"),
+    "others read": (lambda: engine("suffix", "ngram"), {"prediction": [1]}, "asked: suffix, ngram"),
+    "not drafted": (lambda: engine("prediction"), {"prediction": [1], "draft": False}, "none is to be asked"),
+    "wrong name": (lambda: engine("suffix", "ngram"), {"drafters": ["sufix"]}, "loaded drafter.*sufix.*suffix"),
+    "one name": (lambda: engine("suffix"), {"drafters": "suffix"}, "drafters is 'suffix'; give a list of names"),
+    "drafters, not drafted": (lambda: engine("suffix"), {"drafters": ["suffix"], "draft": False}, "draft is False"),
+    "others are asked": (
+        lambda: engine("suffix", "prediction"),
+        {"prediction": [1], "drafters": ["suffix"]},
+        "asked: suffix",
+    ),
     "long prediction": (
         lambda: engine("prediction", context=16),
         {"prediction": [1] * 17},
@@ -170,3 +178,33 @@ def test_a_cache_salt_reaches_drafters_as_a_digest_and_nobody_else():
     with pytest.raises(InputError) as caught:
         one.generate(PROMPT, cache_salt=["hush"])
     assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("names", "shown"), [(None, "abc"), (["c", "a"], "ac"), (("b",), "b"), ([], "")])
+def test_a_request_may_name_who_is_asked(names, shown):
+    """The others do not even see it; the answer is the same."""
+
+    class Notes(Empty):
+        def __init__(self):
+            self.calls = set()
+
+        def open(self, view):
+            self.calls.add("open")
+
+        def propose(self, view, limit):
+            self.calls.add("propose")
+            return super().propose(view, limit)
+
+        def observe(self, view, seen):
+            self.calls.add("observe")
+
+        def close(self, view):
+            self.calls.add("close")
+
+    loaded = {name: Notes() for name in "abc"}
+    with Engine(ToyTarget(V), list(loaded.items())) as one:
+        found = one.generate(PROMPT, max_tokens=6, drafters=names)
+    assert "".join(name for name, notes in loaded.items() if notes.calls) == shown
+    assert all(notes.calls in (set(), {"open", "propose", "observe", "close"}) for notes in loaded.values())
+    assert [p.drafter for p in found.record.steps[0].proposals] == list(shown)
+    assert found.tokens == Engine(ToyTarget(V)).generate(PROMPT, max_tokens=6).tokens

@@ -1,13 +1,11 @@
-"""Every drafter alone, on one loaded target: each answers the same prompts, plainly and drafted in turn."""
+"""Every drafter alone, on one loaded target: each prompt is answered plainly once and then with each of them."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from augury.bench import paired
-from augury.bench.paired import Pair, Progress
+from augury.bench.paired import Arm, Pair, Progress, arms
 from augury.bench.prompts import Prompt
 from augury.bench.reliability import Trial
 from augury.drafters import make
@@ -56,9 +54,9 @@ class Watched(Drafter):
         return {position: DraftTree.of(*arrays) for position, arrays in self._offers.items()}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tried:
-    """What came of one drafter.
+    """What came of one drafter so far.
 
     Attributes:
         drafter: its spec.
@@ -69,15 +67,15 @@ class Tried:
     """
 
     drafter: str
-    pairs: Sequence[Pair] = ()
-    trials: Sequence[Trial] = field(default=(), repr=False)
+    pairs: list[Pair] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list, repr=False)
     why: str | None = None
 
 
 def alone(
     base: Engine,
     meter: Meter | None,
-    spec: str,
+    specs: Sequence[str],
     prompts: Sequence[Prompt],
     sampling: Sampling,
     *,
@@ -85,41 +83,58 @@ def alone(
     rounds: int,
     threads: int | None = None,
     progress: Progress | None = None,
-) -> Tried:
-    """Measure one drafter; whatever its making raises is told in the result.
+) -> Iterator[list[Tried]]:
+    """Measure drafters; gives after every prompt what there is, in the order of the specs.
+
+    A prompt is computed once and answered plainly and with each drafter in turn, so all are compared with the same
+    plain answer, and who stops early has figures of all drafters.
 
     Args:
         base: of the target, with no request of its own; its drafters are not asked.
-        meter: costs of the target as they were profiled. Each drafter begins with a copy, so that it does not matter
-            who was measured before; None verifies every guess.
-        spec: of the drafter.
+        meter: costs of the target as they were profiled; None verifies every guess.
+        specs: of the drafters, no two alike. What making one raises is told in the result.
         prompts: at least one.
         sampling: of the answers.
         max_tokens: of each answer at most.
-        rounds: see ``paired.run``.
+        rounds: see ``paired.arms``.
         threads: of the target, which a draft model has too unless its spec says otherwise.
         progress: called after every answer.
     """
-    own = copy.deepcopy(meter)
     base.close()  # its slots are wanted
-    try:
-        drafter = make(
-            spec, target=base.target, tokenizer=base.tokenizer, vocab_size=base.target.info.vocab_size, slots=1,
-            target_threads=threads, costs=lambda: own.costs if own else None,
-        )  # fmt: skip
-    except Exception as error:  # a constructor of the user's may raise anything; the others are measured all the same
-        return Tried(spec, why=first_line(error))
-    watched = Watched(drafter)
-    trials: dict[str, Trial] = {}
+    tried = {spec: Tried(spec) for spec in specs}
+    made: dict[str, Watched] = {}
+    for spec in specs:
+        try:
+            drafter = make(
+                spec, target=base.target, tokenizer=base.tokenizer, vocab_size=base.target.info.vocab_size, slots=1,
+                target_threads=threads, costs=lambda: meter.costs if meter else None,
+            )  # fmt: skip
+        except (
+            Exception
+        ) as error:  # a constructor of the user's may raise anything; the others are measured all the same
+            tried[spec].why = first_line(error)
+        else:
+            made[spec] = Watched(drafter)
+    found = list(tried.values())
+    if not made:
+        yield found
+        return
+    seen: set[tuple[str, str]] = set()
 
-    def taken(prompt: Prompt, record: RequestRecord) -> None:
-        trials.setdefault(prompt.id, Trial(record, watched.offers()))
+    def taken(prompt: Prompt, arm: Arm, record: RequestRecord) -> None:
+        (spec,) = arm or ("",)
+        if (spec, prompt.id) not in seen:
+            seen.add((spec, prompt.id))
+            tried[spec].trials.append(Trial(record, made[spec].offers()))
 
     with Engine(
-        base.target, [(spec, watched)], tokenizer=base.tokenizer, template=base.template, eos_ids=base.eos_ids,
-        meter=own,
+        base.target, list(made.items()), tokenizer=base.tokenizer, template=base.template, eos_ids=base.eos_ids,
+        meter=meter,
     ) as engine:  # fmt: skip
-        pairs = paired.run(
-            engine, prompts, sampling, max_tokens=max_tokens, rounds=rounds, progress=progress, taken=taken
-        )
-    return Tried(spec, pairs, list(trials.values()))
+        for pairs in arms(
+            engine, prompts, sampling, [(spec,) for spec in made],
+            max_tokens=max_tokens, rounds=rounds, warm=True, progress=progress, taken=taken,
+        ):  # fmt: skip
+            for spec, pair in zip(made, pairs, strict=True):
+                tried[spec].pairs.append(pair)
+            yield found

@@ -1,14 +1,13 @@
 """Paired runs: each prompt plainly and drafted, in turn, on one engine in one process.
 
-A machine's speed drifts by more than what is to be measured, so only the two answers of a pair, seconds
-apart, are divided by each other. Every other pair begins with the drafted answer. All times are milliseconds
-of wall time.
+A machine's speed drifts by more than what is to be measured, so only the answers to one prompt, seconds apart, are
+divided by each other. Who begins goes round from prompt to prompt. All times are milliseconds of wall time.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from augury.bench.prompts import Prompt
@@ -24,8 +23,13 @@ WARM_UP_TOKENS = 16
 Progress = Callable[[Prompt], None]
 """Called after every answer."""
 
-Taken = Callable[[Prompt, RequestRecord], None]
+Arm = tuple[str, ...] | None
+"""Names of the drafters that are asked; None asks all."""
+
+Taken = Callable[[Prompt, Arm, RequestRecord], None]
 """Called with the record of every drafted answer that counts."""
+
+_PLAIN: Arm = ()
 
 
 @dataclass(frozen=True)
@@ -91,32 +95,67 @@ def run(
     max_tokens: int = 128,
     rounds: int = 2,
     progress: Progress | None = None,
-    taken: Taken | None = None,
 ) -> list[Pair]:
-    """Measure every prompt ``rounds`` times; rounds of one prompt are far apart in time.
+    """Measure every prompt ``rounds`` times with all drafters together; rounds of one prompt are far apart in time.
 
     The engine must be free. A drafter that remembers earlier requests would find each answer in its memory from
     the second round on; measure it with one round.
     """
+    found = arms(engine, prompts, sampling, [None], max_tokens=max_tokens, rounds=rounds, progress=progress)
+    return [pair for (pair,) in found]
+
+
+def arms(
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    against: Sequence[Arm],
+    *,
+    max_tokens: int,
+    rounds: int,
+    warm: bool = False,
+    progress: Progress | None = None,
+    taken: Taken | None = None,
+) -> Iterator[list[Pair]]:
+    """For each prompt of each round a pair for each arm; all pairs of a prompt have the same plain answer.
+
+    Args:
+        engine: it must be free.
+        prompts: at least one.
+        sampling: of the answers.
+        against: who drafts.
+        max_tokens: of each answer at most.
+        rounds: how often all prompts are answered.
+        warm: compute each prompt once, before its answers; then ``end_to_end`` is without the prompt.
+        progress: called after every answer.
+        taken: called with what came of every drafted one.
+    """
     ids = [_ids(engine, prompt) for prompt in prompts]
     promised = engine.acceptance == "coupled" or sampling.temperature == 0.0
-    for draft in (False, True):
+    ways = [_PLAIN, *against]
+    for way in ways:
         # Backwards: a drafter that remembers is not to know how the first answer begins.
-        _answer(engine, prompts[0], ids[0][::-1], sampling, WARM_UP_TOKENS, draft)
+        _answer(engine, prompts[0], ids[0][::-1], sampling, WARM_UP_TOKENS, way)
     first: dict[str, tuple[int, ...]] = {}
-    pairs = []
     for turn in range(rounds):
         for number, prompt in enumerate(prompts):
-            both: dict[bool, Answer] = {}
-            drafted_first = (turn + number) % 2 == 1
-            for draft in (drafted_first, not drafted_first):
-                both[draft] = _answer(engine, prompt, ids[number], sampling, max_tokens, draft, taken)
+            begin = (turn + number) % len(ways)
+            answers: dict[int, Answer] = {}
+            if warm:
+                engine.close()
+                engine.generate(ids[number], sampling, max_tokens=1, draft=False)
+            for place in [*range(begin, len(ways)), *range(begin)]:
+                answers[place], record = _answer(engine, prompt, ids[number], sampling, max_tokens, ways[place], warm)
+                if place and taken:
+                    taken(prompt, ways[place], record)
                 if progress:
                     progress(prompt)
-            reference = first.setdefault(prompt.id, both[False].tokens)
-            same = both[False].tokens == reference == both[True].tokens if promised else None
-            pairs.append(Pair(prompt, turn, both[False], both[True], same))
-    return pairs
+            plain = answers.pop(0)
+            reference = first.setdefault(prompt.id, plain.tokens)
+            yield [
+                Pair(prompt, turn, plain, drafted, plain.tokens == reference == drafted.tokens if promised else None)
+                for _, drafted in sorted(answers.items())
+            ]
 
 
 def _ids(engine: Engine, prompt: Prompt) -> str | IntArray:
@@ -130,23 +169,23 @@ def _answer(
     ids: str | IntArray,
     sampling: Sampling,
     max_tokens: int,
-    draft: bool,
-    taken: Taken | None = None,
-) -> Answer:
-    engine.close()  # gives slots and their caches back, so that every answer computes its whole prompt
+    way: Arm,
+    warm: bool = False,
+) -> tuple[Answer, RequestRecord]:
+    if not warm:
+        engine.close()  # gives slots and their caches back, so that the answer computes its whole prompt
+    reads = any(one.reads_prediction for name, one in engine.parts.drafters if way is None or name in way)
     begin = time.perf_counter()
     result = engine.generate(
         ids,
         sampling,
         max_tokens=max_tokens,
-        draft=draft,
-        prediction=prompt.prediction if draft and engine.reads_prediction else None,
+        drafters=way,
+        prediction=prompt.prediction if reads else None,
     )
     answer = Answer(result.tokens, 1e3 * (time.perf_counter() - begin), figures(result.record))
-    if answer.figures.cached_tokens:
+    if answer.figures.cached_tokens and not warm:
         raise AuguryError(f"prompt {prompt.id} was answered from a warm cache, which is no measurement")
     if answer.untimed_ms < 0.0:
         raise AuguryError(f"the phases of prompt {prompt.id} add up to more than its {answer.wall_ms:.1f} ms")
-    if draft and taken:
-        taken(prompt, result.record)
-    return answer
+    return answer, result.record

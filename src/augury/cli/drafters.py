@@ -150,14 +150,15 @@ def _check(trying: Trying, measure: bool, file: Path | None) -> None:
 
 
 def _measured(loading: Loading, trying: Trying, file: Path | None, markdown: bool, json_out: Path | None) -> None:
-    """Load the target once, measure one drafter after the other, and show what came of it."""
+    """Load the target once, measure all drafters, and show what came of it."""
     from augury.bench import alone_report
     from augury.bench.prompts import own, read, select
 
     named = [kind.strip() for kind in trying.kinds.split(",") if kind.strip()]
     prompts = select(own() if file is None else read(file), named, trying.limit)
     tried, target = _tried(loading, trying, prompts)
-    title = f"{len(prompts)} prompts on {target.name}, {target.runner}, temperature {trying.temperature:g}"
+    count = len({pair.prompt.id for one in tried for pair in one.pairs})
+    title = f"{count} prompts on {target.name}, {target.runner}, temperature {trying.temperature:g}"
     if trying.by is None:
         show(alone_report.by_drafter(title, tried), markdown)
         print("\n".join(alone_report.LEGEND))
@@ -184,17 +185,23 @@ def _tried(loading: Loading, trying: Trying, prompts: list[Prompt]) -> tuple[lis
     engine = loading.engine("none", "coupled", measure=False)
     with progress() as told:
         meter = profile(engine.target, progress=(lambda share: told("measuring costs", share)) if told else None)
-    tried = []
-    for spec in trying.specs(engine.target.info.short):
-        with answering(spec, len(prompts) * trying.rounds * 2) as each:
-            tried.append(
-                alone(
-                    engine, meter, spec, prompts, sampling,
-                    max_tokens=trying.max_tokens, rounds=trying.rounds, threads=loading.threads, progress=each,
-                )
-            )  # fmt: skip
-        if (why := tried[-1].why) is not None:
-            note(f"augury: {spec} is left out: {why}")
+    tried: list[Tried] = []
+    specs = trying.specs(engine.target.info.short)
+    with answering("drafters", len(prompts) * trying.rounds * (len(specs) + 1)) as each:
+        try:
+            for found in alone(
+                engine, meter, specs, prompts, sampling,
+                max_tokens=trying.max_tokens, rounds=trying.rounds, threads=loading.threads, progress=each,
+            ):  # fmt: skip
+                tried = found
+        except KeyboardInterrupt:
+            if not tried:
+                raise
+            count = max(len(one.pairs) for one in tried)
+            note(f"augury: stopped after {count} of {len(prompts) * trying.rounds} prompts; this is what they show")
+    for one in tried:
+        if one.why is not None:
+            note(f"augury: {one.drafter} is left out: {one.why}")
     return tried, engine.target.info
 
 

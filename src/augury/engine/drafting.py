@@ -51,14 +51,14 @@ class Offer:
 
 
 def begin(drafters: Named, request: Request, asking: Asking, trust: Trust) -> None:
-    """Show a new request to every drafter; one that cannot begin is left out of it."""
-    if not request.switches.draft:
+    """Show a new request to the drafters it wants; one that cannot begin is left out of it."""
+    if not request.switches.drafters:
         return
     request.asking, request.trust = asking.own(), trust.own()
-    for index, (_, drafter) in enumerate(drafters):
+    for index in sorted(request.switches.drafters):
         request.opened.add(index)  # before the call: one that fails half-way is closed too
         try:
-            drafter.open(request.views[index])
+            drafters[index][1].open(request.views[index])
         except Exception as error:
             _fault(request, index, error, final=True)
 
@@ -85,7 +85,7 @@ def end(drafters: Named, request: Request) -> None:
 def propose(
     drafters: Named, request: Request, info: TargetInfo, limit: int, costs: Costs | None, others: int = 0
 ) -> Offer:
-    """The guesses of every drafter that is worth asking, checked, merged, and cut where nothing more could be emitted.
+    """The guesses of the wanted drafters that are worth asking: checked, merged, cut where no more could be emitted.
 
     Args:
         drafters: all of them, by name.
@@ -121,8 +121,9 @@ def propose(
         return request.asking.pays(index, without, plain, Expected(others, plain - alone))
 
     share = plain / (1 + others)
-    dear = {i for i in range(len(drafters)) if costs and not request.asking.cheap(i, share)}
-    for index in sorted(range(len(drafters)), key=dear.__contains__):
+    wanted = sorted(request.switches.drafters)
+    dear = {i for i in wanted if costs and not request.asking.cheap(i, share)}
+    for index in sorted(wanted, key=dear.__contains__):
         name = drafters[index][0]
         if index in request.benched:
             proposals[index] = Proposal(name, 0, 0.0, f"left out: {request.benched[index]}")
@@ -135,8 +136,8 @@ def propose(
             if len(tree):
                 trees[index] = best_chain(tree) if chains else tree
     tree = merged()
-    done = tuple(proposals[index] for index in range(len(drafters)))
-    asked = tuple((i, p.ms) for i, p in enumerate(done) if p.ms > 0.0)
+    done = tuple(proposals[index] for index in wanted)
+    asked = tuple((i, p.ms) for i, p in zip(wanted, done, strict=True) if p.ms > 0.0)
     return Offer(tree, done, None if len(tree) else _guessless(done), asked)
 
 
@@ -163,7 +164,7 @@ def _unasked(drafters: Named, request: Request, depth: int, limit: int) -> str |
     """Why no drafter need be asked, or None."""
     if not drafters:
         return "no drafter is loaded"
-    if not request.switches.draft:
+    if not request.switches.drafters:
         return "drafting is off for this request"
     if depth < 1:
         return "there is room for one more token only"

@@ -47,6 +47,7 @@ class Options(TypedDict, total=False):
         prediction: what the answer is expected to be, as a whole or in parts; costs nothing when wrong. Needs a
             drafter that reads it.
         draft: False decodes plainly.
+        drafters: names of the loaded drafters that are asked; all of them when nothing is said.
         logprobs: report the target's log-probabilities and that many alternatives.
         explain: put the target's probability of every drafted token in the step records.
         cache_salt: a secret of up to 1024 characters that stands for a tenant: what drafters remember of the tenant's
@@ -59,6 +60,7 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     prediction: Prompt | None
     draft: bool
+    drafters: Sequence[str] | None
     logprobs: int | None
     explain: bool
     cache_salt: str
@@ -235,6 +237,7 @@ class Engine:
         ignore_eos: bool = False,
         prediction: Prompt | None = None,
         draft: bool = True,
+        drafters: Sequence[str] | None = None,
         logprobs: int | None = None,
         explain: bool = False,
         cache_salt: str = "",
@@ -271,7 +274,8 @@ class Engine:
             include=include_stop,
         )
         self._check_strings(stops.strings)
-        expected = None if prediction is None else self._expected(prediction, draft)
+        asked = self._asked(draft, drafters)
+        expected = None if prediction is None else self._expected(prediction, asked)
         tenant = tenant_of(cache_salt)
         seed = sampling.seed if sampling.seed is not None else secrets.randbits(63)
         target_noise = Noise(seed, Stream.TARGET)
@@ -282,7 +286,7 @@ class Engine:
                 prompt=tokens,
                 sampler=Sampler(sampling, info.vocab_size, tuple(ends), tokens, target_noise),
                 output=Output(stops, self.tokenizer.incremental(tokens.tolist()) if self.tokenizer else None),
-                switches=Switches(draft, logprobs, explain),
+                switches=Switches(asked, logprobs, explain),
                 rule=self.acceptance,
                 draft_noise=target_noise if self.acceptance == "coupled" else Noise(seed, Stream.DRAFT),
                 accept_noise=Noise(seed, Stream.ACCEPT),
@@ -301,13 +305,26 @@ class Engine:
                     f"give stop_token_ids=({controls[string]},) in the sampling instead"
                 )
 
-    def _expected(self, prediction: Prompt, draft: bool) -> IntArray:
+    def _asked(self, draft: bool, names: Sequence[str] | None) -> frozenset[int]:
+        """Places of the drafters that a request wants to be asked."""
+        if names is None:
+            return frozenset(range(len(self._names))) if draft else frozenset()
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            raise InputError(f"drafters is {shown(names)}; give a list of names")
+        if not draft and names:
+            raise InputError(f"drafters is {shown(names)}, and draft is False; leave one of them out")
+        for name in names:
+            if name not in self._names:
+                raise UnknownName("loaded drafter", str(name), self._names)
+        return frozenset(i for i, name in enumerate(self._names) if name in names)
+
+    def _expected(self, prediction: Prompt, asked: frozenset[int]) -> IntArray:
         """Token ids of a prediction that some drafter will read."""
-        if not draft:
-            raise InputError("a prediction is read by drafters only, and draft is False; leave one of them out")
-        if not self.reads_prediction:
-            loaded = ", ".join(self._names) or "none"
-            raise InputError(f"a prediction needs a drafter that reads it, such as prediction; loaded: {loaded}")
+        if not asked and self._names:
+            raise InputError("a prediction is read by drafters only, and none is to be asked; leave the prediction out")
+        if not any(self.parts.drafters[i][1].reads_prediction for i in asked):
+            names = ", ".join(self._names[i] for i in sorted(asked)) or "none"
+            raise InputError(f"a prediction needs a drafter that reads it, such as prediction; asked: {names}")
         ids = self._ids("prediction", prediction)
         if len(ids) > self.target.info.context:
             limit = self.target.info.context

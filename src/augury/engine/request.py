@@ -63,12 +63,12 @@ class Switches:
     """Per-request choices that are not about the law of the answer.
 
     Attributes:
-        draft: whether drafters are asked at all.
+        drafters: places of the drafters that are asked; none decodes plainly.
         logprobs: None, or how many alternatives to report with each token's log-probability.
         explain: whether step records hold the target's probability of every drafted token.
     """
 
-    draft: bool = True
+    drafters: frozenset[int] = frozenset()
     logprobs: int | None = None
     explain: bool = False
 
