@@ -97,9 +97,9 @@ def _wanted(drafters: str | Sequence[str | Drafter]) -> list[str | Drafter]:
     wanted = split(drafters) if isinstance(drafters, str) else list(drafters)
     if "" in wanted:
         raise InputError("drafters has an empty name; give names, or none to decode plainly")
-    for one in wanted:
+    for before, one in zip(["", *wanted], wanted, strict=False):
         if isinstance(one, str) and one not in ("none", AUTO):
-            check(one)
+            check(one, before if isinstance(before, str) else "")
     if "none" in wanted and len(wanted) > 1:
         other = next(one for one in wanted if one != "none")
         raise InputError(f"drafters name none together with {other}; give one or the other")

@@ -47,13 +47,13 @@ class InputError(AuguryError, ValueError):
 
 
 class UnknownName(InputError):
-    """A name is not among the valid ones."""
+    """A name is not among the valid ones; ``hint`` says what else may have been meant."""
 
-    def __init__(self, kind: str, name: str, valid: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, valid: Iterable[str], hint: str = "") -> None:
         names = sorted(valid)
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        super().__init__(f"unknown {kind} {name!r}{hint} Valid: {', '.join(names)}")
+        meant = f"; did you mean {near[0]!r}?" if near else "."
+        super().__init__(f"unknown {kind} {name!r}{meant} Valid: {', '.join(names)}{hint and f'. {hint}'}")
 
 
 class ContextTooLong(InputError):

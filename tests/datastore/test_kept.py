@@ -58,8 +58,8 @@ def test_what_is_written_is_read(tmp_path_factory, texts, others):
     written(place, others, YOU)
     for tenant, own in ((ME, texts), (YOU, others)):
         kept = store(place).read(tenant)
-        assert lists(kept) == [one.tolist() for one in own] if own else kept is None
-    assert store(place, tokenizer="other").read(ME) is None
+        assert lists(kept) == [one.tolist() for one in own] if own else not lists(kept)
+    assert not lists(store(place, tokenizer="other").read(ME))
 
 
 @settings(max_examples=40, deadline=None)
@@ -335,6 +335,21 @@ for n in range(150):
     kept = it.lineage("a" * 32)
     assert it.add("a" * 32, kept, np.full(1 + n % 40, int(sys.argv[2]) * 1000 + n, np.int32)) is not None
 """
+
+
+def test_forgetting_is_known_without_files_and_tells_no_name(tmp_path):
+    it = store(tmp_path)
+    mine, yours = it.read(ME).lineage, it.read(YOU).lineage
+    answers.forget(tmp_path, ME)
+    assert not it.holds(ME, mine)
+    assert it.holds(YOU, yours)
+    assert it.add(ME, mine, np.array([1], np.int32)) is None
+    assert os.listdir(tmp_path) == ["augury-memory.lock"]
+    assert ME[:8].encode() not in (tmp_path / "augury-memory.lock").read_bytes()
+    answers.forget(tmp_path, None)
+    assert not it.holds(YOU, yours)
+    lineage = it.add(YOU, it.read(YOU).lineage, np.array([1], np.int32))
+    assert it.holds(YOU, lineage)
 
 
 def test_several_processes_append_and_nothing_is_lost(tmp_path):

@@ -47,6 +47,14 @@ def test_the_kit_passes(method, rules):
     assert report.passed, str(report)
 
 
+@pytest.mark.parametrize(("method", "rules"), [("shared", RULES[1:2]), ("text", RULES[:1])])
+def test_the_kit_passes_in_fewer_bits(method, rules):
+    report = check_drafter(
+        lambda target: told(target.info.vocab_size, method, depth=2, width=1, bits=8), rules=rules, samples=2000
+    )
+    assert report.passed, str(report)
+
+
 def test_tokens_are_matched_by_their_bytes():
     assert same_tokens(tokenizer(*HERE[5]), tokenizer(*THERE), 7, 5).tolist() == [2, 0, 3, -1, -1, -1, -1]
 

@@ -374,6 +374,54 @@ def test_an_answer_whose_tenant_is_forgotten_meanwhile_is_not_remembered(tmp_pat
     assert steps(drafter, cache_salt="one") == len(ANSWER)
 
 
+@pytest.mark.parametrize("everybody", [False, True])
+@pytest.mark.parametrize("begun_anew", [False, True])
+def test_a_first_answer_whose_tenant_another_process_forgets_is_kept_nowhere(tmp_path, everybody, begun_anew):
+    drafter, other = kept(tmp_path), kept(tmp_path)
+    view = view_of(QUESTION, cache_salt="one")
+    drafter.open(view)
+    grow(view, ANSWER[:60])
+    if everybody:
+        answers.forget(tmp_path, None)
+    else:
+        other.forget("one")
+    if begun_anew:
+        steps(other, [1, 2, 3], [4, 5, 6], cache_salt="one")
+    grow(view, ANSWER[60:])
+    drafter.close(view)
+    assert len(answers.entries(tmp_path)) == begun_anew
+    assert not begun_anew or answers.entries(tmp_path)[0].answers == 1
+    assert steps(drafter, cache_salt="one") == len(ANSWER)
+    assert steps(kept(tmp_path), cache_salt="one") < len(ANSWER) / 8, "one that begins behind the forgetting is kept"
+
+
+def test_a_first_answer_is_kept_though_others_are_forgotten_or_write_meanwhile(tmp_path):
+    drafter, other = kept(tmp_path), kept(tmp_path)
+    view = view_of(QUESTION, cache_salt="one")
+    drafter.open(view)
+    grow(view, ANSWER)
+    assert tenant_of("one")[:2] != tenant_of("two")[:2]
+    other.forget("two")
+    steps(other, [1, 2, 3], [4, 5, 6], cache_salt="one")
+    drafter.close(view)
+    assert answers.entries(tmp_path)[0].answers == 2
+    assert steps(drafter, cache_salt="one") < len(ANSWER) / 8
+
+
+def test_what_could_not_be_written_is_forgotten_with_the_rest(tmp_path):
+    """An answer that came while the directory was locked is remembered, and has no file that could be missed."""
+    drafter = kept(tmp_path)
+    view = view_of(QUESTION)
+    drafter.open(view)
+    grow(view, ANSWER)
+    with (tmp_path / LOCK).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        drafter.close(view)
+    assert steps(drafter) < len(ANSWER) / 8
+    answers.forget(tmp_path, tenant_of(""))
+    assert steps(drafter) == len(ANSWER)
+
+
 def test_an_answer_of_a_tenant_that_gave_way_meanwhile_is_kept(tmp_path):
     drafter = kept(tmp_path, tenants=1)
     view = view_of(QUESTION)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tokenizers
 
 from augury.conformance.kit import SAMPLINGS, check_drafter
 from augury.conformance.toys import SameLaw, ToyTarget
+from augury.drafters import make
 from augury.drafters.follower import Follower
 from augury.drafters.model import Led
 from augury.drafters.vocabulary import shared_ids
 from augury.engine.engine import Engine
 from augury.errors import DrafterError, InputError
+from augury.models.native import native_available
 from augury.models.tokenizer import Tokenizer
 from augury.sampling import Sampling
+from augury.tree import DraftTree, Path
 
 V = 5
 PROMPT = [1, 2, 3, 1]
@@ -33,6 +38,14 @@ def led(size=V, seed=2, draft=None, **options):
 @pytest.mark.parametrize(("width", "rules"), [(3, RULES[:1]), (1, RULES[1:])], ids=["tree", "drawn chain"])
 def test_the_kit_passes(width, rules):
     report = check_drafter(lambda target: led(target.info.vocab_size, depth=2, width=width), rules=rules, samples=2000)
+    assert report.passed, str(report)
+
+
+@pytest.mark.parametrize(("width", "rules"), [(3, RULES[:1]), (1, RULES[1:])], ids=["tree", "drawn chain"])
+def test_the_kit_passes_in_fewer_bits(width, rules):
+    report = check_drafter(
+        lambda target: led(target.info.vocab_size, depth=3, width=width, bits=8), rules=rules, samples=2000
+    )
     assert report.passed, str(report)
 
 
@@ -85,6 +98,26 @@ def test_a_follower_holds_what_a_fresh_prefill_would():
         for mine, theirs in zip(follower.target.snapshot(held), fresh.snapshot(slot), strict=True):
             assert np.array_equal(mine, theirs)
         fresh.release(slot)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_guesses_in_fewer_bits_leave_no_trace_in_the_cache(bits):
+    follower, fresh = Follower(ToyTarget(V, seed=3), 2, bits), ToyTarget(V, seed=3)
+    dice = np.random.default_rng(0)
+    tokens = dice.integers(0, V, 5).astype(np.int32)
+    for _ in range(20):
+        assert np.array_equal(follower.after(7, tokens), fresh.row(tokens.tolist()))
+        guesses = dice.integers(0, V, int(dice.integers(0, 5))).astype(np.int32)
+        for depth in range(1, len(guesses) + 1):
+            ahead = [*tokens.tolist(), *guesses[:depth].tolist()]
+            assert not np.array_equal(follower.after(7, tokens, guesses[:depth]), fresh.row(ahead))
+        slot = fresh.open()
+        fresh.prefill(slot, tokens)
+        for mine, theirs in zip(follower.target.snapshot(follower._held[7][0]), fresh.snapshot(slot), strict=True):
+            assert np.array_equal(mine, theirs)
+        fresh.release(slot)
+        accepted = guesses[: int(dice.integers(0, len(guesses) + 1))]
+        tokens = np.concatenate([tokens, accepted, dice.integers(0, V, 1)]).astype(np.int32)
 
 
 def test_a_follower_that_failed_half_way_goes_on_rightly():
@@ -181,6 +214,81 @@ def test_another_tokenizer_is_refused_with_the_first_ids_that_differ():
 def test_sizes_below_one_are_refused(options):
     with pytest.raises(InputError, match="must be 1 to 64"):
         led(**options)
+
+
+def test_bits_that_a_draft_model_does_not_have_are_refused():
+    with pytest.raises(InputError, match=r"bits is 5; a draft model under numpy has 16, 8, 4$"):
+        led(bits=5)
+    rigid = ToyTarget(V)
+    for short, says in (((16,), "has 16, and under native 8 and 4 too$"), ((), "has 16, and under native")):
+        rigid.info = replace(rigid.info, short=short)
+        with pytest.raises(InputError, match=f"bits is 4; a draft model under numpy {says}") as caught:
+            led(draft=rigid, bits=4)
+        assert "\n" not in str(caught.value)
+        assert led(draft=rigid, bits=16)
+
+
+def test_a_context_is_filled_to_its_last_token_in_fewer_bits():
+    with Engine(ToyTarget(V), [("model", led(draft=ToyTarget(V, seed=0, context=16), depth=6, bits=8))]) as engine:
+        record = engine.generate(PROMPT, max_tokens=60, ignore_eos=True).record
+    faults = [p.fault for step in record.steps for p in step.proposals if p.fault]
+    assert faults
+    assert all("the draft model's context of 16 tokens is full" in fault for fault in faults)
+    assert record.accepted >= 8
+
+
+# ---- the real model ------------------------------------------------------------------------------------------------
+
+native = pytest.mark.skipif(native_available() is not None, reason=f"native forward: {native_available()}")
+ASKED = "Tell me about a lighthouse keeper and his dog."
+
+
+def real(loaded, spec):
+    return make(spec, tokenizer=loaded.tokenizer, vocab_size=loaded.target.info.vocab_size, slots=1)
+
+
+@native
+@pytest.mark.real
+@pytest.mark.parametrize("spec", ["model:smollm2-135m,context=512,bits=4", "foreign:smollm2-135m,context=512,bits=8"])
+def test_a_real_model_in_fewer_bits_is_mostly_right_and_changes_no_text(loaded, spec):
+    drafter, prompt = real(loaded, spec), loaded.render(ASKED)
+    with Engine(loaded.target, [("it", drafter)], eos_ids=loaded.eos_ids) as engine:
+        for sampling in (Sampling(), Sampling(temperature=1.0, seed=3)):
+            plain = engine.generate(prompt, sampling, max_tokens=24, draft=False)
+            drafted = engine.generate(prompt, sampling, max_tokens=24)
+            assert drafted.tokens == plain.tokens
+            assert drafted.record.accepted >= 14
+            assert not any(p.fault for s in drafted.record.steps for p in s.proposals)
+
+
+@native
+@pytest.mark.real
+def test_refused_guesses_of_a_real_model_leave_its_own_law_bit_for_bit(loaded):
+    follower = real(loaded, "model:smollm2-135m,context=256,bits=4")._follower
+    tokens = loaded.render(ASKED)
+    guesses = tokens[5:9]
+    first = follower.after(1, tokens).copy()
+    for depth in range(1, 5):
+        assert not np.array_equal(follower.after(1, tokens, guesses[:depth]), first)
+    for accepted in (guesses[:0], guesses[:2]):
+        went = np.concatenate([tokens, accepted, [300]]).astype(np.int32)
+        row = follower.after(1, went).copy()
+        slot = loaded.target.open()  # a fresh model of the same weights
+        loaded.target.prefill(slot, went[:-1])
+        expected = loaded.target.verify([slot], [300], [DraftTree.empty()]).logits[0][0].copy()
+        loaded.target.commit([slot], [Path((), 0)])
+        for mine, theirs in zip(
+            follower.target.snapshot(follower._held[1][0]), loaded.target.snapshot(slot), strict=True
+        ):
+            assert np.array_equal(mine, theirs)
+        loaded.target.release(slot)
+        assert np.array_equal(row, expected)
+
+
+@pytest.mark.real
+def test_a_real_runner_without_fewer_bits_says_so(loaded):
+    with pytest.raises(InputError, match=r"bits is 4; .* under torch float32 cpu.* has 16, and under native"):
+        real(loaded, "model:smollm2-135m,context=64,dtype=float32,bits=4")
 
 
 def test_a_full_context_is_named():

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+import augury
 from augury.drafters import DRAFTERS, check, free, make, split
 from augury.drafters.drafter import Drafter
 from augury.drafters.ngram import Ngram
@@ -76,6 +77,23 @@ def test_a_name_is_checked_without_importing_what_it_names():
         check("sufix")
 
 
+@pytest.mark.parametrize(
+    ("specs", "says"),
+    [
+        ("self:int4,int8", "unknown drafter 'int8'.*write self:int4,NAME=int8, or .* drafters self:int4,self:int8"),
+        ("ngram, self:int4,depth=3,int8", "self:int4,depth=3,NAME=int8, or .* drafters self:int4,depth=3,self:int8"),
+        (f"{HERE}:3,4", f"unknown drafter '4'.*{HERE}:3,NAME=4, or for two drafters {HERE}:3,{HERE}:4"),
+        ("model:smollm2-135m,sufix", "did you mean 'suffix'.*NAME=sufix"),
+        ("suffix,sufix", "did you mean 'suffix'.* suffix$"),
+        (f"{HERE},sufix", "did you mean 'suffix'.* suffix$"),
+    ],
+)
+def test_what_may_have_been_an_option_in_a_list_says_how_it_is_written(specs, says):
+    with pytest.raises(UnknownName, match=says) as caught:
+        augury.load(drafters=specs)
+    assert "\n" not in str(caught.value)
+
+
 def test_lists_are_split_at_names_only():
     assert split("ngram:min=2,max=4, suffix") == ["ngram:min=2,max=4", "suffix"]
     assert split("a.b:C:x=1, y = 2,prediction") == ["a.b:C:x=1, y = 2", "prediction"]
@@ -95,6 +113,9 @@ def test_options_and_resources_reach_the_constructor():
         ("", UnknownName, "Valid"),
         ("ngram:maxx=3", UnknownName, "did you mean 'max'"),
         ("ngram:max=3,max=4", UnknownName, "'max'"),
+        ("ngram:min=2,mx", UnknownName, "did you mean 'max'.* write ngram:min=2,NAME=mx, or .*ngram:min=2,ngram:mx"),
+        ("self:int4,int8", UnknownName, "'int8'.*layers.* write self:int4,NAME=int8, or .* self:int4,self:int8"),
+        (f"{HERE}:3,4", UnknownName, f"'4'.*share.* or for two drafters {HERE}:3,{HERE}:4"),
         ("ngram:max=many", InputError, "'many'; it must be a whole number"),
         ("ngram:max", InputError, "whole number"),
         ("ngram:min=5", InputError, "1 <= min <= max <= 32"),

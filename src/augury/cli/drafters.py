@@ -143,10 +143,11 @@ def _check(trying: Trying, measure: bool, file: Path | None) -> None:
         raise UnknownName("grouping of --by", trying.by, BY)
     if trying.only and not trying.drafters:
         raise InputError("--only measures those of --drafters, and there are none; name some")
-    for spec in trying.specs():
+    specs = trying.specs()
+    for before, spec in zip(["", *specs], specs, strict=False):
         if spec == "none":
             raise InputError("the drafter none guesses nothing: every drafter is compared with plain decoding anyway")
-        check(spec)
+        check(spec, before)
 
 
 def _measured(loading: Loading, trying: Trying, file: Path | None, markdown: bool, json_out: Path | None) -> None:

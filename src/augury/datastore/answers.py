@@ -7,7 +7,9 @@ it is full it becomes ``NAME.old``, in the place of the one before::
     record    u32 n, u32 CRC-32 of n and the tokens, i32[n]: as often as there are
 
 All numbers are little-endian. The *lineage* is drawn when a tenant's first file is made: it tells a process that
-remembers the tenant whether another one has deleted the files since, or deleted them and begun anew.
+remembers the tenant whether another one has deleted the files since, or deleted them and begun anew. Where there are
+no files the tenant's *mark* tells that: one of 256 in the lock's file, by its first digits, each of which is drawn anew
+when a tenant that has it is forgotten. Who was forgotten cannot be read from them.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ _RECORD = struct.Struct("<II")
 _LOCK = "augury-memory.lock"
 """By this name a directory of answers is known."""
 
+_MARKS, _MARK = 256, 8  # marks, and bytes of each
+
 _LARGEST = 1 << 30
 """Bytes of a file that are read: what nobody here writes is not taken into memory."""
 
@@ -63,7 +67,7 @@ class Kept:
     """What is kept of a tenant.
 
     Attributes:
-        lineage: of its files.
+        lineage: of its files, or its mark where there are none.
         old: records i32[n] of the older file, the oldest first.
         young: of the younger one.
         notes: what was wrong with the files, in words.
@@ -136,12 +140,14 @@ class Answers:
                 return lineage
         return None
 
-    def read(self, tenant: str) -> Kept | None:
-        """What is kept of a tenant, or None. What is damaged is cut off, from the first damaged record on."""
+    def holds(self, tenant: str, lineage: bytes) -> bool:
+        """Whether nothing of a tenant was deleted since ``lineage`` was read; its files are used herewith."""
+        return lineage in (self.lineage(tenant), _mark(self._place, tenant))
+
+    def read(self, tenant: str) -> Kept:
+        """What is kept of a tenant. What is damaged is cut off, from the first damaged record on."""
         with _locked(self._place, _BRIEFLY_S):
-            lineage = self.lineage(tenant)
-            if lineage is None:
-                return None
+            lineage = self.lineage(tenant) or _mark(self._place, tenant)
             kept = Kept(lineage, [], [], [])
             for suffix, records in ((OLD, kept.old), (YOUNG, kept.young)):
                 path = self._path(tenant, suffix)
@@ -169,11 +175,11 @@ class Answers:
 
         Args:
             tenant: whose it is.
-            lineage: of the tenant's files as the caller knows them; None when there were none.
+            lineage: as ``read`` gave it, or ``add``; None is that of whatever is there.
             record: at least one token.
 
         Returns:
-            The lineage of the files, or None: they were deleted, and nothing was written.
+            The lineage of the files, or None: the tenant was forgotten since, and nothing was written.
         """
         tokens = record.astype("<i4").tobytes()
         count = _SUM.pack(len(record))
@@ -181,10 +187,9 @@ class Answers:
         young, notes = self._path(tenant, YOUNG), list[str]()
         with _locked(self._place, _BRIEFLY_S):
             there = self.lineage(tenant)
-            if lineage is None:
-                lineage = there or secrets.token_bytes(16)
-            elif there != lineage:
+            if lineage not in (None, there, _mark(self._place, tenant)):
                 return None
+            lineage = there or secrets.token_bytes(16)
             size = self._sound(young, notes)
             if size + len(data) > self._most and size:
                 young.replace(self._path(tenant, OLD))
@@ -267,7 +272,11 @@ def forget(place: Path, tenant: str | None) -> int:
     _check(place)
     with _locked(place, _PATIENTLY_S):
         stems = [stem for stem in _used(place) if tenant is None or stem.partition("-")[0] == tenant]
-        return sum([_delete(place, stem) for stem in stems])
+        freed = sum([_delete(place, stem) for stem in stems])  # first: on a full disk it makes room
+        first, count = (0, _MARKS) if tenant is None else (_place_of(tenant), 1)
+        with _opened(place / _LOCK, os.O_WRONLY) as file:
+            os.pwrite(file, secrets.token_bytes(_MARK * count), _MARK * first)
+        return freed
 
 
 # ---- files -------------------------------------------------------------------------------------------------
@@ -316,6 +325,17 @@ def _adopted(place: Path) -> bool:
 def _check(place: Path) -> None:
     if not _adopted(place):
         raise InputError(f"there are no remembered answers at {place}; --drafters memory:DIRECTORY keeps them")
+
+
+def _place_of(tenant: str) -> int:
+    return int(tenant[:2], 16)
+
+
+def _mark(place: Path, tenant: str) -> bytes:
+    """The mark of a tenant; zeros before anybody who has it was forgotten, nothing when all files were deleted."""
+    with suppress(FileNotFoundError), _opened(place / _LOCK, os.O_RDONLY) as file:
+        return os.pread(file, _MARK, _MARK * _place_of(tenant)).ljust(_MARK, b"\0")
+    return b""
 
 
 def _lock(place: Path) -> int:

@@ -37,6 +37,10 @@ class DrafterSpec:
 
 
 DRAFTERS: Mapping[str, DrafterSpec] = MappingProxyType({
+    "eagle": DrafterSpec(
+        "augury.drafters.eagle:Eagle", "a trained head on the target's own hidden states (EAGLE-3)",
+        "a head trained for the target: eagle:DIRECTORY",
+    ),
     "foreign": DrafterSpec(
         "augury.drafters.foreign:Foreign", "a smaller model with another tokenizer", "a model: foreign:MODEL"
     ),
@@ -86,14 +90,20 @@ def native(short: Sequence[int]) -> list[str]:
     return ["self"] if 4 in short else []
 
 
-def check(spec: str) -> None:
+def check(spec: str, before: str = "") -> None:
     """Refuse what is neither a name nor a spec with options or of a class; imports nothing.
+
+    Args:
+        spec: of one drafter.
+        before: the one in front of it in a list, which ``spec`` may have been meant for.
 
     Raises:
         UnknownName: no such drafter.
     """
     if spec not in DRAFTERS and ":" not in spec:
-        raise UnknownName("drafter", spec, [*DRAFTERS, "module:Class"])
+        name, options = _parts(before)
+        hint = _nameless(name, options.rstrip(","), spec) if options else ""
+        raise UnknownName("drafter", spec, [*DRAFTERS, "module:Class"], hint)
 
 
 def split(specs: str) -> list[str]:
@@ -112,25 +122,22 @@ def make(spec: str, **resources: object) -> Drafter:
         UnknownName: no such drafter, or no such option of it.
         InputError: a module or class that is not there or is no drafter; an option of a wrong type or value.
     """
-    name, _, options = spec.partition(":")
-    if name in DRAFTERS:
-        cls = _class(DRAFTERS[name].target)
-    elif options:
-        attribute, _, options = options.partition(":")
-        name = f"{name}:{attribute}"
-        cls = _class(name)
-    else:
+    name, options = _parts(spec)
+    if name not in DRAFTERS and ":" not in name:
         raise UnknownName("drafter", name, [*DRAFTERS, "module:Class"])
+    cls = _class(DRAFTERS[name].target if name in DRAFTERS else name)
     parameters = inspect.signature(cls).parameters
     takes = {n: p for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
     given: dict[str, Any] = {n: value for n, value in resources.items() if n in takes}
     types = get_type_hints(cls.__init__)
-    for place, option in enumerate(filter(None, (o.strip() for o in options.split(",")))):
+    listed = [option for o in options.split(",") if (option := o.strip())]
+    for place, option in enumerate(listed):
         key, equals, text = (part.strip() for part in option.partition("="))
         if place == 0 and not equals and key not in takes:
             key, text = next((n for n in takes if n not in resources), key), key
         if key not in takes or key in given:
-            raise UnknownName(f"option of drafter {name}", key, [n for n in takes if n not in given])
+            hint = "" if equals or key in takes or not place else _nameless(name, ",".join(listed[:place]), key)
+            raise UnknownName(f"option of drafter {name}", key, [n for n in takes if n not in given], hint)
         if equals and not text:
             raise InputError(f"drafter {name}: {key} has no value; give it as {name}:{key}=VALUE")
         given[key] = _value(name, key, text, types.get(key, str))
@@ -139,6 +146,24 @@ def make(spec: str, **resources: object) -> Drafter:
         raise InputError(f"drafter {name} needs {missing[0]}; give it as {name}:{missing[0].upper()}")
     made: Drafter = cls(**given)
     return made
+
+
+def _parts(spec: str) -> tuple[str, str]:
+    """The name of a spec, and its options."""
+    name, _, options = spec.partition(":")
+    if options and name not in DRAFTERS:
+        attribute, _, options = options.partition(":")
+        name = f"{name}:{attribute}"
+    return name, options
+
+
+def _nameless(name: str, options: str, text: str) -> str:
+    """What may have been meant by ``name:options,text``."""
+    front = f"{name}:{options}"
+    return (
+        f"Only the first option of a drafter may do without its name: write {front},NAME={text}, "
+        f"or for two drafters {front},{name}:{text}"
+    )
 
 
 def _class(target: str) -> type[Drafter]:

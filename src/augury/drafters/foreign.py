@@ -48,6 +48,7 @@ class Told(Spine):
         width: guesses of one place at most (``shared`` only).
         method: see the module's text.
         costs: see ``Spine``.
+        bits: see ``Follower``.
     """
 
     def __init__(
@@ -61,11 +62,12 @@ class Told(Spine):
         width: int = 3,
         method: str = "shared",
         costs: Callable[[], Costs | None] | None = None,
+        bits: int = 16,
     ) -> None:
         if method not in METHODS:
             raise UnknownName("method of drafter foreign", method, METHODS)
         super().__init__(depth, width, LINES, costs)
-        self._follower = Follower(model, slots)
+        self._follower = Follower(model, slots, bits)
         self._own, self._tokenizer, self._method = own, tokenizer, method
         self._map = same_tokens(tokenizer, own, vocab_size, model.info.vocab_size)
         self._none = self._map < 0
@@ -89,8 +91,7 @@ class Told(Spine):
 
     def row(self, view: View, path: Sequence[int]) -> FloatArray:
         """Logits of shared tokens in the target's width."""
-        read = np.concatenate([self._read[view.id], self._map[np.asarray(path, np.intp)]])
-        logits = self._follower.after(view.id, read)
+        logits = self._follower.after(view.id, self._read[view.id], self._map[np.asarray(path, np.intp)])
         return np.where(self._none, np.float32(-np.inf), logits[self._map])
 
     def _written(self, view: View, limit: int) -> DraftTree:
@@ -105,7 +106,7 @@ class Told(Spine):
             if ids and not self._worth(belief, gain, len(ids), time.perf_counter() - begin):
                 break
             clock = time.perf_counter()
-            logits = self._follower.after(view.id, np.concatenate([self._read[view.id], np.asarray(ids, np.int32)]))
+            logits = self._follower.after(view.id, self._read[view.id], np.asarray(ids, np.int32))
             self._took(1e3 * (time.perf_counter() - clock))
             best = int(np.argmax(logits))
             if best in self._own.special:
@@ -156,6 +157,7 @@ class Foreign(Told):
         depth: see ``Told``.
         width: see ``Told``.
         dtype: of the draft model's weights.
+        bits: of those that say what follows a guess: 16, its own, or 8 or 4, quantised when it is loaded.
         context: tokens it may see; 0 is its own limit.
         threads: CPU threads; 0 is as many as the target has.
         tokenizer: the target's.
@@ -176,6 +178,7 @@ class Foreign(Told):
         depth: int = 6,
         width: int = 3,
         dtype: str = "bfloat16",
+        bits: int = 16,
         context: int = 0,
         threads: int = 0,
         *,
@@ -190,4 +193,6 @@ class Foreign(Told):
         loaded = load_target(
             model, dtype=dtype, threads=threads or target_threads, max_model_len=context or None, max_num_seqs=slots
         )
-        super().__init__(loaded.target, loaded.tokenizer, tokenizer, vocab_size, slots, depth, width, method, costs)
+        super().__init__(
+            loaded.target, loaded.tokenizer, tokenizer, vocab_size, slots, depth, width, method, costs, bits
+        )  # fmt: skip

@@ -54,7 +54,7 @@ class _Tenant:
     name: str
     remembered: Remembered
     survival: Survival
-    lineage: bytes | None = None  # of its files, if there are any
+    lineage: bytes | None = None  # of what is kept of it, as far as that was read
     kept: bool = True  # whether they are fit to be written to
     unread: bool = False  # they were locked; they are read when the tenant asks next
     forgotten: bool = False  # while a request was open
@@ -170,11 +170,11 @@ class Memory(Drafter):
         return owner
 
     def _gone(self, owner: _Tenant) -> bool:
-        """Whether the files of a tenant were deleted, or deleted and begun anew."""
+        """Whether a tenant was forgotten on disk since it was read, by whomever."""
         if self._answers is None or owner.lineage is None:
             return False
         try:
-            return self._answers.lineage(owner.name) != owner.lineage
+            return not self._answers.holds(owner.name, owner.lineage)
         except (OSError, Unfit):
             return False
 
@@ -194,8 +194,6 @@ class Memory(Drafter):
             return fresh
         except Unfit as error:
             self._unfit(fresh, error)
-            return fresh
-        if kept is None:
             return fresh
         for text in kept.notes:
             self._note(text)

@@ -34,6 +34,7 @@ class Led(Spine):
         depth: see ``Spine``.
         width: see ``Spine``.
         costs: see ``Spine``.
+        bits: see ``Follower``.
     """
 
     def __init__(
@@ -44,9 +45,10 @@ class Led(Spine):
         depth: int = 8,
         width: int = 3,
         costs: Callable[[], Costs | None] | None = None,
+        bits: int = 16,
     ) -> None:
         super().__init__(depth, width, LINES, costs)
-        self._follower = Follower(model, slots)
+        self._follower = Follower(model, slots, bits)
         self._size = model.info.vocab_size
         self._shared = shared
         self._all = bool(shared.all()) and len(shared) == self._size
@@ -66,7 +68,7 @@ class Led(Spine):
 
     def row(self, view: View, path: Sequence[int]) -> FloatArray:
         """Logits of the model, in the target's width."""
-        logits = self._follower.after(view.id, self._read(np.concatenate([view.tokens, np.asarray(path, np.int32)])))
+        logits = self._follower.after(view.id, self._read(view.tokens), self._read(np.asarray(path, np.int32)))
         if self._all:
             return logits
         wide = np.full(len(self._shared), -np.inf, np.float32)
@@ -88,6 +90,7 @@ class Model(Led):
         depth: tokens drafted in one step at most.
         width: guesses of one place at most.
         dtype: of the draft model's weights.
+        bits: of those that say what follows a guess: 16, its own, or 8 or 4, quantised when it is loaded.
         device: where it runs; empty chooses as for a target.
         context: tokens it may see; 0 is its own limit.
         threads: CPU threads; 0 is as many as the target has.
@@ -108,6 +111,7 @@ class Model(Led):
         depth: int = 8,
         width: int = 3,
         dtype: str = "bfloat16",
+        bits: int = 16,
         device: str = "",
         context: int = 0,
         threads: int = 0,
@@ -123,4 +127,4 @@ class Model(Led):
             max_num_seqs=slots,
         )  # fmt: skip
         shared = shared_ids(tokenizer, loaded.tokenizer, vocab_size, loaded.target.info.vocab_size)
-        super().__init__(loaded.target, shared, slots, depth, width, costs)
+        super().__init__(loaded.target, shared, slots, depth, width, costs, bits)

@@ -55,6 +55,7 @@ def begin(drafters: Named, request: Request, asking: Asking, trust: Trust) -> No
     if not request.switches.drafters:
         return
     request.asking, request.trust = asking.own(), trust.own()
+    request.show(request.output.room - 1)
     for index in sorted(request.switches.drafters):
         request.opened.add(index)  # before the call: one that fails half-way is closed too
         try:

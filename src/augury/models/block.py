@@ -17,13 +17,13 @@ from torch import Tensor
 
 from augury.models.attention import BLOCK, Layout, attend, layout
 from augury.models.config import BlockConfig
-from augury.models.forward import Segment, Short, checked_layers
+from augury.models.forward import Ride, Segment, Short, checked_layers, checked_taps
 from augury.models.linear import Linear, row_exact
-from augury.tree import FloatArray
+from augury.tree import FloatArray, IntArray
 
 
 class TorchForward:
-    """A ``Forward`` (see forward.py) in plain torch.
+    """A ``Forward`` (see forward.py) in plain torch, of a model or of a draft head.
 
     Args:
         config: the switches.
@@ -58,7 +58,9 @@ class TorchForward:
         # Logits keep f32: rounded to bf16 (8 bits) the best two tokens would often tie. The head takes the
         # same rounded weights and inputs in f32, so that only the rounding of its output falls away.
         head = embed if config.tied else weights["head"].to(dtype)
+        self._words = head
         self.head = Linear(head, None, torch.float32, self.device)
+        self.fuse = Linear(weights["fuse"], None, dtype, self.device) if config.fused else None
         self.final_norm = weights["final_norm"].float().to(self.device)
         self.layers = [_Layer(config, i, weights, self.device, dtype) for i in range(config.layers)]
         self.ropes = [
@@ -67,6 +69,9 @@ class TorchForward:
         ]
         rows = -(-capacity // BLOCK) * BLOCK
         self.cache = _zeros((config.layers, 2, slots, config.kv_heads, rows, config.head_dim), self.device, dtype)
+        self.taps: tuple[int, ...] = ()
+        self.tapped = self.cache[:0]
+        """[slots, cache rows, taps, d]"""
         self.exact = self.device.type == "cpu" and all(row_exact(linear) for linear in self._kinds())
 
     def _kinds(self) -> list[Linear]:
@@ -94,30 +99,84 @@ class TorchForward:
 
         return short
 
+    def tap(self, layers: Sequence[int]) -> None:
+        """See ``Taps``."""
+        taps = checked_taps(layers, self.config.layers, self.taps)
+        if not self.taps:
+            slots, rows = self.cache.shape[2], self.cache.shape[4]
+            self.tapped = _zeros((slots, rows, len(taps), self.config.hidden_size), self.device, torch.bfloat16)
+            self.taps = taps
+
+    def features(self, slot: int, begin: int, end: int) -> FloatArray:
+        """See ``Taps``."""
+        found: FloatArray = self.tapped[slot, begin:end].flatten(1).float().cpu().numpy()
+        return found
+
+    def words(self, ids: IntArray) -> Tensor:
+        """See ``Rides``."""
+        return self._words[torch.from_numpy(ids).long()]
+
+    def attach(self, config: BlockConfig, weights: Mapping[str, Tensor]) -> Ride:
+        """See ``Rides``."""
+        slots, rows = self.cache.shape[2], self.cache.shape[4]
+        return TorchForward(config, weights, slots, rows, str(self.device), self.dtype).ride
+
+    @torch.inference_mode()
+    def ride(self, segment: Segment, given: FloatArray, fuse: bool, logits: bool) -> tuple[FloatArray, FloatArray]:
+        """See ``Ride``; of a draft head."""
+        assert self.fuse is not None
+        held = torch.from_numpy(given).to(self.device)
+        x, scores, _ = self._rows([segment], logits, [0], self.fuse(held) if fuse else held)
+        return (x if scores is None else scores).cpu().numpy(), x.cpu().numpy()
+
+    def _keep(self, layer: int, x: Tensor, segments: Sequence[Segment]) -> None:
+        """Keep the residual stream f32[R, d] in front of a layer, if it is tapped."""
+        if layer not in self.taps:
+            return
+        place, at = self.taps.index(layer), 0
+        for segment in segments:
+            m = len(segment.tokens)
+            self.tapped[segment.slot, segment.length : segment.length + m, place] = x[at : at + m].bfloat16()
+            at += m
+
     @torch.inference_mode()
     def _run(
         self, segments: Sequence[Segment], logits: bool, order: Iterable[int]
     ) -> tuple[FloatArray | None, FloatArray | None]:
+        _, scores, last = self._rows(segments, logits, order)
+        return (None, None) if scores is None or last is None else (scores.cpu().numpy(), last.cpu().numpy())
+
+    def _rows(
+        self, segments: Sequence[Segment], logits: bool, order: Iterable[int], given: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Residual stream behind the last layer, logits, normed hidden states; ``given``: a draft head's features."""
         config = self.config
         tokens = torch.from_numpy(np.concatenate([s.tokens for s in segments])).long().to(self.device)
         plans = [layout(s, self.device) for s in segments]
         positions = torch.cat([p.positions for p in plans])
         rotations = [(cos[positions, None], sin[positions, None]) for cos, sin in self.ropes]
-        x = self.embed[tokens].float() * config.embed_scale
+        embedded = self.embed[tokens].float() * config.embed_scale
+        x = embedded if given is None else given
         for i in order:
             layer = self.layers[i]
-            y = self._attention(i, layer, _norm(x, layer.attn_norm, config.norm_eps), segments, plans, rotations)
+            self._keep(i, x, segments)
+            normed = _norm(x, layer.attn_norm, config.norm_eps)
+            if layer.pair_norm is not None:
+                normed = torch.cat([_norm(embedded, layer.pair_norm, config.norm_eps), normed], -1)
+            y = self._attention(i, layer, normed, segments, plans, rotations)
             x = x + (y if layer.post_attn_norm is None else _norm(y, layer.post_attn_norm, config.norm_eps))
             gate, up = layer.gate_up(_norm(x, layer.mlp_norm, config.norm_eps)).chunk(2, -1)
             y = layer.down(_activate(gate, config.activation) * up)
             x = x + (y if layer.post_mlp_norm is None else _norm(y, layer.post_mlp_norm, config.norm_eps))
         if not logits:
-            return None, None
+            self._keep(config.layers, torch.zeros_like(x), segments)
+            return x, None, None
+        self._keep(config.layers, x, segments)
         last = _norm(x, self.final_norm, config.norm_eps)
         scores = self.head(last.to(self.dtype))
         if config.logit_softcap:
             scores = torch.tanh(scores / config.logit_softcap) * config.logit_softcap
-        return scores.cpu().numpy(), last.cpu().numpy()
+        return x, scores, last
 
     def _attention(
         self,
@@ -154,6 +213,8 @@ class TorchForward:
         """See ``Forward.move``."""
         cache = self.cache[:, :, slot]
         cache[:, :, :, to : to + len(rows)] = cache[:, :, :, list(rows)]
+        if self.taps:
+            self.tapped[slot, to : to + len(rows)] = self.tapped[slot, list(rows)]
 
     def read(self, slot: int, length: int) -> list[FloatArray]:
         """See ``Forward.read``."""
@@ -179,6 +240,7 @@ class _Layer:
         def norm(name: str) -> Tensor:
             return weights[f"layers.{index}.{name}"].float().to(device)
 
+        self.pair_norm = norm("pair_norm") if config.fused else None
         self.attn_norm = norm("attn_norm")
         self.qkv = linear("qkv", config.qkv_bias)
         self.q_norm = norm("q_norm") if config.qk_norm else None

@@ -20,6 +20,15 @@ Names of weights, in the order a forward meets them (``i`` is the layer)::
     final_norm             [d]
     head                   [V, d]                               absent when ``tied``: the embedding is used
 
+A draft head that rides on a model (EAGLE-3, Li et al. 2025, arXiv:2503.01840) is a block of one layer whose residual
+stream begins with a *feature* instead of an embedding: ``fuse`` of ``fused`` hidden states of the model, or what the
+head itself left behind one place earlier. It differs in::
+
+    fuse                   [d, fused d]
+    layers.0.pair_norm     [d]                                  of the embedding; ``attn_norm`` is of the feature
+    layers.0.qkv           [.., 2 d]                            inputs: normed embedding, normed feature
+    head                   [drafted, d]                         of the tokens it can guess
+
 Norm weights are stored as they multiply: families that multiply by ``1 + w`` are folded when weights are
 read, so no forward knows the difference.
 """
@@ -57,6 +66,8 @@ class BlockConfig:
         logit_softcap: the same on logits, or 0.
         embed_scale: factor on embeddings.
         post_norms: norms after attention and after the MLP, before the residual sum.
+        fused: hidden states of the model that a draft head reads; 0 for a model.
+        drafted: tokens that a draft head can guess.
     """
 
     family: str
@@ -83,3 +94,10 @@ class BlockConfig:
     windows: tuple[int, ...]
     ropes: tuple[int, ...]
     rope_tables: tuple[Rope, ...]
+    fused: int = 0
+    drafted: int = 0
+
+    @property
+    def outputs(self) -> int:
+        """Width of a row of logits."""
+        return self.drafted or self.vocab_size

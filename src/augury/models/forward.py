@@ -8,15 +8,20 @@ behind the committed ones, in row order, whatever its positions are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from augury.errors import InputError
+from augury.models.config import BlockConfig
 from augury.tree import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -90,9 +95,62 @@ class Shortens(Protocol):
         ...
 
 
+@runtime_checkable
+class Taps(Protocol):
+    """A forward that can keep hidden states beside keys and values."""
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """From now on ``run`` keeps in the cache what ``Target.tap`` says; ``move`` moves it too. May be called again
+        with the same layers.
+
+        Raises:
+            InputError: these are no layers of the model, or others are tapped already.
+        """
+        ...
+
+    def features(self, slot: int, begin: int, end: int) -> FloatArray:
+        """Hidden states of cache rows begin..end-1: f32[end - begin, k d]."""
+        ...
+
+
+Ride = Callable[[Segment, FloatArray, bool, bool], tuple[FloatArray, FloatArray]]
+"""(segment, given, fuse, logits) -> (f32[m, v] logits, f32[m, d] features): a forward of a draft head over a cache of
+its own, with as many slots and rows as the model's. ``given`` are f32[m, k d] hidden states of the model to ``fuse``,
+or f32[m, d] features that the head left. Without ``logits`` it only writes keys and values, and what it gives is not
+to be read; else both are valid until its next forward."""
+
+
+@runtime_checkable
+class Rides(Protocol):
+    """A forward that a draft head can ride on."""
+
+    embed: torch.Tensor
+    """[V, d], of what ``run`` reads."""
+    final_norm: torch.Tensor
+    """f32[d]"""
+
+    def words(self, ids: IntArray) -> torch.Tensor:
+        """Rows [n, d] of the head for token ids i32[n]."""
+        ...
+
+    def attach(self, config: BlockConfig, weights: Mapping[str, torch.Tensor]) -> Ride:
+        """Take a draft head on board; ``config.fused`` is not 0, and ``embed`` is this forward's own."""
+        ...
+
+
 def checked_layers(layers: Sequence[int], count: int) -> npt.NDArray[np.int64]:
     """The layers of a shorter forward as i64[n]; raises ``InputError`` for what is none of ``count`` layers."""
     order = np.array(layers, np.int64)
     if not len(order) or order[0] < 0 or order[-1] >= count or (np.diff(order) <= 0).any():
         raise InputError(f"layers are {order.tolist()}; they must be ascending numbers of 0 to {count - 1}")
     return order
+
+
+def checked_taps(layers: Sequence[int], count: int, before: Sequence[int]) -> tuple[int, ...]:
+    """The layers to tap of ``count``, of which those of ``before`` are tapped already."""
+    taps = tuple(int(i) for i in layers)
+    if not taps or taps[0] < 0 or taps[-1] > count or any(b <= a for a, b in itertools.pairwise(taps)):
+        raise InputError(f"taps are {list(taps)}; they must be ascending numbers of 0 to {count}")
+    if before and tuple(before) != taps:
+        raise InputError(f"taps are {list(taps)}, and {list(before)} are tapped already; load the model once for each")
+    return taps

@@ -47,7 +47,7 @@ enum { ROWS, QKV, HEADS, ATTENTION, OUT, GATE_UP, DOWN, LOGITS, PHASES };
 /* ------------------------------------------------------------------ what Python hands over (native.py mirrors) */
 
 typedef struct {
-    const float *attn_norm, *q_norm, *k_norm, *post_attn_norm, *mlp_norm, *post_mlp_norm; /* null when absent */
+    const float *pair_norm, *attn_norm, *q_norm, *k_norm, *post_attn_norm, *mlp_norm, *post_mlp_norm; /* null when absent */
     const float *qkv_bias, *o_bias, *gate_up_bias, *down_bias;                            /* in output order */
     const float *cos, *sin; /* [context][rotated]; null without rotation */
     bf16 *keys, *values;    /* of slot 0 */
@@ -72,10 +72,16 @@ typedef struct {
     const bf16 *embed; /* [vocab][hidden], natural order */
     const float *final_norm;
     const Layer *layer;
-    const bf16 *const *weights; /* [4 * layers + 1][threads]: each thread's share of qkv, o, gate_up, down, ..., head */
+    const bf16 *const *weights; /* [4 * layers + 1][threads]: each thread's share of qkv, o, gate_up, down, ..., head; of a
+                                 * draft head one more, fuse */
     int64_t bits;               /* of a weight there: 16, or 8 or 4 as in lowbits.h, for one row at a time */
     const int64_t *order;       /* the layers that run, ascending */
     int64_t used;               /* how many */
+    bf16 *tapped;               /* [slot][capacity][taps][width]: hidden states kept beside keys and values */
+    const int64_t *tap_of;      /* [layers + 1]: place of the residual stream in front of a layer there, or -1 */
+    int64_t taps;               /* how many; 0 keeps none */
+    int64_t fused;              /* of a draft head: width of the hidden states it reads, padded to 16; 0 for a model */
+    int64_t qkv_depth;          /* inputs of qkv: width, of a draft head twice that */
     /* scratch, allocated once for the largest forward */
     float *residual /* [rows][width] */, *inputs /* panels */, *inner_inputs /* panels */, *outputs /* [rows][widest] */,
         *scores /* per thread */, *logits /* [rows][vocab_pad] */, *hidden_out /* [rows][width] */;
@@ -84,6 +90,8 @@ typedef struct {
     int32_t *group_start, *group_rows, *run; /* per row, filled by the forward */
     /* this forward */
     int64_t rows, segments, span_count, want_logits;
+    const float *given; /* of a draft head: [rows][fused] hidden states of the target, or [rows][width] its own */
+    int64_t fuse;       /* whether `given` are the target's */
     const int32_t *tokens, *parents, *depths, *segment_of; /* per row */
     const Segment *segment;
     double seconds[PHASES]; /* wall time of the last forward by phase */
@@ -505,6 +513,45 @@ static void norm_into_panel(const Model *m, int64_t row, const float *norm, floa
     }
 }
 
+/* A row of floats, rounded, as input of the next linear. */
+static void into_panel(const Model *m, int64_t row, const float *x, int64_t depth)
+{
+    const int64_t step = (int64_t)m->group_rows[row] * LANES;
+    float *to = panel(m->inputs, m, row, depth);
+    for (int64_t i = 0; i < depth; i += LANES, to += step) store(to, rounded(load(x + i)));
+}
+
+/* A draft head's first input: the token's embedding and the row's feature (the residual stream), both normed. */
+static void pair_into_panel(const Model *m, int64_t row, const Layer *l)
+{
+    const bf16 *from = m->embed + (int64_t)m->tokens[row] * m->hidden;
+    float *e = m->outputs + row * m->qkv_width, *to = panel(m->inputs, m, row, 2 * m->width);
+    const float *x = m->residual + row * m->width;
+    const int64_t step = (int64_t)m->group_rows[row] * LANES;
+    for (int64_t i = 0; i < m->width; i++) e[i] = i < m->hidden ? widened(from[i]) * m->embed_scale : 0.0f;
+    vec f = all(norm_factor(e, m->width, m->hidden, m->eps));
+    for (int64_t i = 0; i < m->width; i += LANES, to += step)
+        store(to, rounded(mul(mul(load(e + i), f), load(l->pair_norm + i))));
+    f = all(norm_factor(x, m->width, m->hidden, m->eps));
+    for (int64_t i = 0; i < m->width; i += LANES, to += step)
+        store(to, rounded(mul(mul(load(x + i), f), load(l->attn_norm + i))));
+}
+
+/* Keep a row's residual stream in front of a layer, if that is tapped; zeros if it is not known. */
+static void keep_tapped(const Model *m, int64_t row, int64_t layer, int known)
+{
+    if (!m->taps || m->tap_of[layer] < 0) return;
+    const Segment *s = m->segment + m->segment_of[row];
+    const float *x = m->residual + row * m->width;
+    bf16 *to = m->tapped +
+               ((s->slot * m->capacity + s->length + row - s->first) * m->taps + m->tap_of[layer]) * m->width;
+    for (int64_t i = 0; i < m->width; i += LANES) {
+        uint32_t bits[LANES];
+        store((float *)bits, rounded(load(x + i)));
+        for (int64_t j = 0; j < LANES; j++) to[i + j] = known ? (bf16)(bits[j] >> 16) : 0;
+    }
+}
+
 /* ---------------------------------------------------------------------- heads: bias, norm, rotation, into cache */
 
 static void rotate(float *x, const float *cos, const float *sin, int64_t half)
@@ -755,9 +802,22 @@ static void forward(Worker *me)
         m->span_count = cut_spans(m);
     }
     sync_threads(me);
+    if (m->fuse) {
+        for (int64_t r = self; r < rows; r += threads) into_panel(m, r, m->given + r * m->fused, m->fused);
+        end_phase(me, ROWS);
+        linear(me, 4 * m->layers + 1, m->inputs, m->fused, m->width / BLOCK, m->residual, m->width, NULL);
+        end_phase(me, OUT);
+    }
     for (int64_t r = self; r < rows; r += threads) {
-        embed_row(m, r);
-        norm_into_panel(m, r, m->layer[m->order[0]].attn_norm, NULL);
+        if (!m->fused) {
+            embed_row(m, r);
+            keep_tapped(m, r, 0, 1);
+            norm_into_panel(m, r, m->layer[m->order[0]].attn_norm, NULL);
+            continue;
+        }
+        float *x = m->residual + r * m->width;
+        if (!m->fuse) memcpy(x, m->given + r * m->width, (size_t)m->width * sizeof(float));
+        pair_into_panel(m, r, m->layer);
     }
     end_phase(me, ROWS);
     for (int64_t at = 0; at < used; at++) {
@@ -765,12 +825,14 @@ static void forward(Worker *me)
         const Layer *l = m->layer + i;
         const int is_last = at + 1 == used;
         const float *next_norm = is_last ? m->final_norm : m->layer[m->order[at + 1]].attn_norm;
-        linear(me, 4 * i, m->inputs, m->width, m->qkv_width / BLOCK, m->outputs, m->qkv_width, NULL);
+        linear(me, 4 * i, m->inputs, m->qkv_depth, m->qkv_width / BLOCK, m->outputs, m->qkv_width, NULL);
         end_phase(me, QKV);
         /* By head, not by row: the keys of neighbouring rows share lines, which two threads would fight for. */
         for (int64_t j = self; j < heads * ((rows + BLOCK - 1) / BLOCK); j += threads)
             for (int64_t r = j / heads * BLOCK; r < rows && r < (j / heads + 1) * BLOCK; r++)
                 finish_head(m, l, r, j % heads);
+        if (is_last && !want_logits)
+            for (int64_t r = self; r < rows; r += threads) keep_tapped(m, r, m->layers, 0);
         end_phase(me, HEADS);
         if (is_last && !want_logits) break; /* a prompt chunk is for its keys and values */
         for (int64_t j = self; j < m->span_count; j += threads)
@@ -789,6 +851,7 @@ static void forward(Worker *me)
         end_phase(me, DOWN);
         for (int64_t r = self; r < rows; r += threads) {
             add_to_residual(m, r, l->down_bias, l->post_mlp_norm);
+            keep_tapped(m, r, i + 1, 1);
             norm_into_panel(m, r, next_norm, is_last ? m->hidden_out + r * m->width : NULL);
         }
         end_phase(me, ROWS);
@@ -815,6 +878,11 @@ void augury_forward(Pool *pool, Model *m)
 /* Copy cache rows `rows` (ascending, rows[j] >= to + j) of a slot to to, to + 1, ... in every layer. */
 void augury_move(const Model *m, int64_t slot, const int64_t *rows, int64_t n, int64_t to)
 {
+    const int64_t line = m->taps * m->width;
+    for (int64_t j = 0; j < n && line; j++) {
+        bf16 *a = m->tapped + (slot * m->capacity + to + j) * line;
+        memmove(a, m->tapped + (slot * m->capacity + rows[j]) * line, (size_t)line * sizeof(bf16));
+    }
     for (int64_t i = 0; i < m->layers; i++)
         for (int64_t kv = 0; kv < m->kv_heads; kv++)
             for (int64_t j = 0; j < n; j++) {

@@ -30,7 +30,7 @@ import torch
 
 from augury.errors import InputError, ModelError
 from augury.models.config import BlockConfig
-from augury.models.forward import Segment, Short, checked_layers
+from augury.models.forward import Ride, Segment, Short, checked_layers, checked_taps
 from augury.tree import FloatArray
 
 MAX_ROWS = 256
@@ -219,6 +219,7 @@ def default_threads() -> int:
 _P = ctypes.c_void_p
 _I = ctypes.c_int64
 _LAYER_POINTERS = (
+    "pair_norm",
     "attn_norm",
     "q_norm",
     "k_norm",
@@ -254,10 +255,17 @@ class _Model(ctypes.Structure):
         ("bits", _I),
         ("order", _P),
         ("used", _I),
+        ("tapped", _P),
+        ("tap_of", _P),
+        ("taps", _I),
+        ("fused", _I),
+        ("qkv_depth", _I),
         *((x, _P) for x in "residual inputs inner_inputs outputs scores logits hidden_out".split()),
         ("score_floats", _I),
         *((x, _P) for x in "spans group_start group_rows run".split()),
         *((x, _I) for x in "rows segments span_count want_logits".split()),
+        ("given", _P),
+        ("fuse", _I),
         *((x, _P) for x in "tokens parents depths segment_of segment".split()),
         ("seconds", ctypes.c_double * len(PHASES)),
     ]
@@ -317,6 +325,29 @@ class _Stretch:
         self.addresses = np.ascontiguousarray(self.memory.ctypes.data + ends - table, np.uint64)
 
 
+class _Team:
+    """The threads that compute; one model and the heads that ride on it share them."""
+
+    def __init__(self, library: ctypes.CDLL, threads: int) -> None:
+        self._library, self._threads = library, threads
+        self._pool, self._owner = 0, -1
+        self._start()
+
+    @property
+    def pool(self) -> int:
+        """What C knows it by."""
+        if os.getpid() != self._owner:  # in a forked child the threads of the parent do not exist
+            self._start()
+        return self._pool
+
+    def _start(self) -> None:
+        pool: int | None = self._library.augury_pool_new(self._threads)
+        if not pool:
+            raise ModelError(f"could not start {self._threads} threads; ask for fewer")
+        self._pool, self._owner = pool, os.getpid()
+        weakref.finalize(self, _free, self._library, pool, self._owner).atexit = False
+
+
 def _free(library: ctypes.CDLL, pool: int, owner: int) -> None:
     if os.getpid() == owner:  # a forked child has no such threads to join
         library.augury_pool_free(pool)
@@ -336,6 +367,7 @@ class NativeForward:
         capacity: cache rows of each: the context and one forward's rows behind it.
         threads: CPU threads; by default one for each physical core this process may use.
         lanes: of ``LANES``; by default the best this CPU has.
+        beside: whose threads compute this one too, for a draft head; ``threads`` and ``lanes`` are then its.
 
     Raises:
         ModelError: the compiled forward cannot run here, or a weight has an unexpected shape.
@@ -354,8 +386,9 @@ class NativeForward:
         capacity: int,
         threads: int | None = None,
         lanes: str | None = None,
+        beside: NativeForward | None = None,
     ) -> None:
-        library = _library(lanes)
+        library: ctypes.CDLL | str = beside._library if beside else _library(lanes)
         if isinstance(library, str):
             raise ModelError(f"the native forward is not available: {library}")
         if slots < 1 or capacity < 1:
@@ -369,10 +402,10 @@ class NativeForward:
             )
         self.name = f"native bf16 ({library.augury_lanes().decode()})"
         self.config = config
-        self.threads = threads or default_threads()
+        self.threads: int = beside.threads if beside else threads or default_threads()
         self.slots = slots
         self.capacity = capacity
-        self._library = library
+        self._library: ctypes.CDLL = library
         self._keep: list[Any] = []  # what C holds pointers to
         self._model = self._last = _Model()
         self._sizes()
@@ -380,7 +413,8 @@ class NativeForward:
         self._load(weights)
         self._make_cache()
         self._make_scratch()
-        self._start()
+        self._team: _Team = beside._team if beside else _Team(library, self.threads)
+        self.taps: tuple[int, ...] = ()
 
     # ---- construction
 
@@ -391,7 +425,8 @@ class NativeForward:
         m.head_pad, m.value_pad = _up(c.head_dim, _LANES), _up(c.head_dim, _BLOCK)
         m.inner = _up(c.intermediate_size, _LANES)
         m.qkv_width = _up((c.heads + 2 * c.kv_heads) * m.head_pad, _BLOCK)
-        m.vocab_pad = _up(c.vocab_size, _BLOCK)
+        m.vocab_pad = _up(c.outputs, _BLOCK)
+        m.fused, m.qkv_depth = _up(c.fused * c.hidden_size, _LANES), m.width * (2 if c.fused else 1)
         m.capacity, m.threads, m.gelu = _up(self.capacity, _BLOCK), self.threads, c.activation == "gelu_tanh"
         m.slot_keys = c.layers * c.kv_heads * m.capacity * m.head_pad
         m.slot_values = c.layers * c.kv_heads * m.capacity * m.value_pad
@@ -421,12 +456,14 @@ class NativeForward:
         """Pack all linears into one stretch of memory, thread after thread, each in the order of a forward."""
         c, m = self.config, self._model
         layer_shapes = [
-            (m.qkv_width // _BLOCK, m.width),
+            (m.qkv_width // _BLOCK, m.qkv_depth),
             (m.width // _BLOCK, c.heads * m.head_pad),
             (m.inner // _LANES, m.width),
             (m.width // _BLOCK, m.inner),
         ]
         self._linears = [*layer_shapes * c.layers, (m.vocab_pad // _BLOCK, m.width)]  # blocks of 32 outputs, inputs
+        if c.fused:
+            self._linears.append((m.width // _BLOCK, m.fused))
         self._weights = self._stretch(16)
         for op, (_, depth) in enumerate(self._linears):
             packed, done = _blocks(self._linear(weights, op)), 0
@@ -434,14 +471,15 @@ class NativeForward:
                 lines = part.view(np.uint16).reshape(-1, depth, _BLOCK)
                 lines[:] = packed[done : done + len(lines)]
                 done += len(lines)
+        self._head = self._weights.parts[4 * c.layers]
         self.weight_bytes = self._weights.memory.nbytes
         """Bytes of packed weights that one forward reads."""
         m.weights, m.bits = self._weights.addresses.ctypes.data, 16
         self._low = {16: self._weights}
-        embed = weights["embed"].to(torch.bfloat16).contiguous()
-        self._keep.append(embed)
-        m.embed = embed.data_ptr()
-        m.final_norm = self._floats(weights["final_norm"], m.width)
+        self.embed = weights["embed"].to(torch.bfloat16).contiguous()
+        m.embed = self.embed.data_ptr()
+        self.final_norm = weights["final_norm"].float()
+        m.final_norm = self._floats(self.final_norm, m.width)
         self._ropes = [
             [self._pointer(np.ascontiguousarray(x, np.float32)) for x in (rope.cos, rope.sin)] for rope in c.rope_tables
         ]
@@ -468,12 +506,14 @@ class NativeForward:
         """Weights of the op-th linear of a forward, [outputs, inputs] padded and in the order C expects."""
         c, m = self.config, self._model
         i, kind = divmod(op, 4)
+        if i == c.layers and kind:
+            return _padded(weights["fuse"], m.width, m.fused)
         if i == c.layers:
             return _padded(weights["embed" if c.tied else "head"], m.vocab_pad, m.width)
         if kind == 0:
-            heads = weights[f"layers.{i}.qkv"].reshape(-1, c.head_dim, c.hidden_size)
-            padded = _padded(heads, len(heads), m.head_pad, m.width).reshape(-1, m.width)
-            return _padded(padded, m.qkv_width, m.width)
+            heads = weights[f"layers.{i}.qkv"].reshape(-1, c.head_dim, m.qkv_depth // m.width, c.hidden_size)
+            padded = _padded(heads, len(heads), m.head_pad, m.qkv_depth // m.width, m.width)
+            return _padded(padded.reshape(-1, m.qkv_depth), m.qkv_width, m.qkv_depth)
         if kind == 1:
             heads = weights[f"layers.{i}.o"].reshape(c.hidden_size, c.heads, c.head_dim)
             return _padded(heads, m.width, c.heads, m.head_pad).reshape(m.width, -1)
@@ -486,6 +526,8 @@ class NativeForward:
     def _layer(self, weights: Mapping[str, torch.Tensor], i: int) -> _Layer:
         c, m, out = self.config, self._model, _Layer()
         given = {k: weights[f"layers.{i}.{k}"] for k in _LAYER_POINTERS if f"layers.{i}.{k}" in weights}
+        if c.fused:
+            out.pair_norm = self._floats(given["pair_norm"], m.width)
         out.attn_norm = self._floats(given["attn_norm"], m.width)
         out.mlp_norm = self._floats(given["mlp_norm"], m.width)
         if c.post_norms:
@@ -530,8 +572,9 @@ class NativeForward:
             return self._pointer(_zeros(shape, np.float32))
 
         attention = c.heads * m.head_pad
-        m.residual = floats(MAX_ROWS, m.width)
-        m.inputs = floats(MAX_ROWS, max(m.width, attention))
+        self._residual = _zeros((MAX_ROWS, m.width), np.float32)
+        m.residual = self._residual.ctypes.data
+        m.inputs = floats(MAX_ROWS, max(m.qkv_depth, m.fused, attention))
         m.inner_inputs = floats(MAX_ROWS, m.inner)
         m.outputs = floats(MAX_ROWS, max(m.width, m.qkv_width))
         m.score_floats = _GROUP * (m.head_pad + m.value_pad + m.capacity + _BLOCK)
@@ -546,14 +589,6 @@ class NativeForward:
         for name, row in zip(names, self._rows, strict=True):
             setattr(m, name, row.ctypes.data)
         m.segment = self._segments.ctypes.data
-
-    def _start(self) -> None:
-        """Start the threads; again in a forked child, where those of the parent do not exist."""
-        pool = self._library.augury_pool_new(self.threads)
-        if not pool:
-            raise ModelError(f"could not start {self.threads} threads; ask for fewer")
-        self._pool, self._owner = pool, os.getpid()
-        weakref.finalize(self, _free, self._library, pool, self._owner).atexit = False
 
     # ---- the protocol
 
@@ -576,14 +611,12 @@ class NativeForward:
             raise InputError("a forward needs at least one row")
         if len({s.slot for s in segments}) != len(segments):
             raise InputError(f"a slot appears twice in one forward: {[s.slot for s in segments]}")
-        if os.getpid() != self._owner:
-            self._start()
         m.rows, m.segments, m.want_logits = rows, len(segments), logits
         self._last = m
-        self._library.augury_forward(self._pool, ctypes.byref(m))
+        self._library.augury_forward(self._team.pool, ctypes.byref(m))
         if not logits:
             return None, None
-        return self._logits[:rows, : self.config.vocab_size], self._hidden[:rows, : self.config.hidden_size]
+        return self._logits[:rows, : self.config.outputs], self._hidden[:rows, : self.config.hidden_size]
 
     def shorten(self, bits: int, layers: Sequence[int]) -> Short:
         """See ``Shortens``. Weights of 4 or 8 bits are made once and kept: 5/16 or 9/16 of those of ``run``, and 9/16
@@ -595,6 +628,7 @@ class NativeForward:
         own = _Model.from_buffer_copy(self._model)
         own.weights, own.bits = weights.addresses.ctypes.data, bits
         own.order, own.used = order.ctypes.data, len(order)
+        own.taps = 0
         keep = (weights, order)
 
         def short(segment: Segment) -> FloatArray:
@@ -606,6 +640,49 @@ class NativeForward:
             return logits
 
         return short
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """See ``Taps``."""
+        c, m = self.config, self._model
+        taps = checked_taps(layers, c.layers, self.taps)
+        if self.taps:
+            return
+        self._tapped = _zeros((self.slots, m.capacity, len(taps), m.width), np.uint16)
+        places = np.full(c.layers + 1, -1, np.int64)
+        places[list(taps)] = np.arange(len(taps))
+        m.tapped, m.tap_of, m.taps = self._tapped.ctypes.data, self._pointer(places), len(taps)
+        self.taps = taps
+
+    def features(self, slot: int, begin: int, end: int) -> FloatArray:
+        """See ``Taps``."""
+        bits = self._tapped[slot, begin:end, :, : self.config.hidden_size].astype(np.uint32) << 16
+        return bits.reshape(end - begin, -1).view(np.float32)
+
+    def words(self, ids: npt.NDArray[np.int32]) -> torch.Tensor:
+        """See ``Rides``."""
+        c = self.config
+        if c.tied:
+            return self.embed[torch.from_numpy(ids).long()]
+        blocks = np.concatenate([part.view(np.uint16).reshape(-1, self._model.width, _BLOCK) for part in self._head])
+        at = ids % _BLOCK  # place in a block, whose lines are in pair order
+        rows = blocks[ids // _BLOCK, : c.hidden_size, at % _LANES * 2 + at // _LANES]
+        return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16)
+
+    def attach(self, config: BlockConfig, weights: Mapping[str, torch.Tensor]) -> Ride:
+        """See ``Rides``."""
+        return NativeForward(config, weights, self.slots, self.capacity, beside=self).ride
+
+    def ride(self, segment: Segment, given: FloatArray, fuse: bool, logits: bool) -> tuple[FloatArray, FloatArray]:
+        """See ``Ride``; of a draft head."""
+        m, c = self._model, self.config
+        rows, wide = len(segment.tokens), m.fused if fuse else m.width
+        if given.shape != (rows, (c.fused if fuse else 1) * c.hidden_size):
+            raise InputError(f"hidden states {list(given.shape)} are none of {rows} rows for this head")
+        held = np.zeros((rows, wide), np.float32)
+        held[:, : given.shape[1]] = given
+        m.given, m.fuse = held.ctypes.data, fuse
+        self._run(m, [segment], logits)
+        return self._logits[:rows, : c.outputs], self._residual[:rows, : c.hidden_size]
 
     def _lowered(self, bits: int) -> _Stretch:
         """All linears in fewer bits."""

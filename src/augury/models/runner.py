@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from augury.errors import InputError
-from augury.models.forward import Forward, Segment, Shortens
-from augury.models.target import Guesser, Rows, Target, TargetInfo
+from augury.models.forward import Forward, Rides, Segment, Shortens, Taps
+from augury.models.target import Features, Guesser, Rider, Rows, Target, TargetInfo
 from augury.tree import MAX_NODES, DraftTree, FloatArray, IntArray, Path
+
+if TYPE_CHECKING:
+    from augury.models.heads import Head
 
 PREFILL_ROWS = 256
 """Rows of one forward of a prompt: enough to be bound by arithmetic, few enough to keep buffers small."""
@@ -37,7 +41,7 @@ class Runner(Target):
 
     Args:
         forward: the arithmetic, with ``slots`` caches of ``capacity(info.context)`` rows.
-        info: what it is; ``runner``, ``exact`` and ``short`` are taken from the forward.
+        info: what it is; ``runner``, ``exact``, ``short`` and ``taps`` are taken from the forward.
         slots: number of requests that can be open at once.
     """
 
@@ -48,6 +52,7 @@ class Runner(Target):
             runner=info.runner or forward.name,
             exact=forward.exact,
             short=forward.short_bits if isinstance(forward, Shortens) else (),
+            taps=isinstance(forward, Taps),
         )
         self._free = list(range(slots))[::-1]
         self._open: dict[int, _Slot] = {}
@@ -191,6 +196,40 @@ class Runner(Target):
             return short(Segment(slot, state.length + ahead, tokens, rows - 1, rows))
 
         return guess
+
+    def tap(self, layers: Sequence[int]) -> Features:
+        """See ``Target.tap``."""
+        if not isinstance(self.forward, Taps):
+            return super().tap(layers)
+        forward = self.forward
+        forward.tap(layers)
+
+        def features(slot: int, begin: int, end: int) -> FloatArray:
+            length = self._state(slot).length
+            if not 0 <= begin <= end <= length:
+                raise InputError(f"slot {slot} holds {length} tokens, there are no hidden states of {begin} to {end}")
+            return forward.features(slot, begin, end)
+
+        return features
+
+    def attach(self, head: Head) -> Rider:
+        """See ``Target.attach``."""
+        from augury.models.heads import check_head
+        from augury.models.ride import head_block
+
+        if not isinstance(self.forward, Rides):
+            return super().attach(head)
+        check_head(head, self.info)
+        ride = self.forward.attach(*head_block(head, self.forward, self.info.context))
+
+        def rider(
+            slot: int, length: int, tokens: IntArray, given: FloatArray, fuse: bool, logits: bool
+        ) -> tuple[FloatArray, FloatArray]:
+            self._state(slot)
+            rows = np.arange(len(tokens), dtype=np.int32)
+            return ride(Segment(slot, length, self._checked(tokens), rows - 1, rows), given, fuse, logits)
+
+        return rider
 
     def snapshot(self, slot: int) -> list[FloatArray]:
         """See ``Target.snapshot``: keys then values of every layer, f32[length, kv_heads, head_dim]."""

@@ -10,9 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from augury.errors import InputError
 from augury.tree import DraftTree, FloatArray, IntArray, Path
+
+if TYPE_CHECKING:
+    from augury.models.heads import Head
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class TargetInfo:
         trees: whether ``verify`` takes trees; if not, chains only.
         exact: whether every row gets the same bits whatever else is in the forward.
         short: bits of a weight that ``shorten`` takes, most first; none if the target cannot be made cheaper.
+        taps: whether ``tap`` can keep hidden states.
+        digest: tells this target's weights from others', whatever they are quantised to; empty where unknown.
     """
 
     name: str
@@ -48,6 +54,8 @@ class TargetInfo:
     trees: bool
     exact: bool
     short: tuple[int, ...] = ()
+    taps: bool = False
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,18 @@ Guesser = Callable[[int, int, IntArray], FloatArray]
 """(slot, ahead, i32[m] tokens) -> f32[m, V], what a cheaper target says behind each of the tokens, the first of which
 stands ``ahead`` places behind the committed ones; the root is at 0. It sees the slot's cache, and what it computed of
 the places before since the last commit. Nothing is committed. The rows are valid until the target's next forward."""
+
+
+Features = Callable[[int, int, int], FloatArray]
+"""(slot, begin, end) -> f32[end - begin, k d], hidden states of the committed positions begin..end-1, those of the k
+tapped layers side by side; zeros where nothing was tapped yet. The values are bfloat16. A copy."""
+
+
+Rider = Callable[[int, int, IntArray, FloatArray, bool, bool], tuple[FloatArray, FloatArray]]
+"""(slot, length, i32[m] tokens, given, fuse, logits) -> (f32[m, v] logits, f32[m, d] features): a chain of rows of a
+draft head behind the first ``length`` rows of its own cache for that slot. Row r takes ``given[r]`` and the embedding
+of ``tokens[r]``; ``given`` are f32[m, k d] hidden states of the target (to ``fuse``), or f32[m, d] features that the
+head left. Without ``logits`` it only fills the cache. What it gives is valid until the head's next forward."""
 
 
 class Target(ABC):
@@ -119,6 +139,27 @@ class Target(ABC):
             InputError: this target cannot be made so.
         """
         raise InputError(f"{self.info.name} cannot be made cheaper under {self.info.runner}")
+
+    def tap(self, layers: Sequence[int]) -> Features:
+        """Keep hidden states of everything that is committed from now on, for heads that guess from them.
+
+        Args:
+            layers: ascending; 0..n-1 is the residual stream in front of a layer, n that behind the last one, which only
+                rows that ``verify`` computed have (zeros for those of a prompt).
+
+        Raises:
+            InputError: these are no layers, others are tapped already, or this target keeps no hidden states.
+        """
+        raise InputError(f"{self.info.name} keeps no hidden states under {self.info.runner}")
+
+    def attach(self, head: Head) -> Rider:
+        """Take a trained draft head on board; ``tap`` gives the hidden states it reads.
+
+        Raises:
+            ModelError: the head was trained for another target.
+            InputError: nothing can ride on this target.
+        """
+        raise InputError(f"no draft head can ride on {self.info.name} under {self.info.runner}")
 
     def snapshot(self, slot: int) -> list[FloatArray]:
         """Committed keys and values of a slot as f32 arrays [length, ...], for cache-equality tests."""

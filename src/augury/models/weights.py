@@ -112,7 +112,9 @@ def shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:
     q, qkv = config.heads * hd, (config.heads + 2 * config.kv_heads) * hd
     found: dict[str, tuple[int, ...]] = {"embed": (config.vocab_size, d)}
     for i in range(config.layers):
-        layer: dict[str, tuple[int, ...]] = {"attn_norm": (d,), "qkv": (qkv, d)}
+        layer: dict[str, tuple[int, ...]] = {"attn_norm": (d,), "qkv": (qkv, 2 * d if config.fused else d)}
+        if config.fused:
+            layer["pair_norm"] = (d,)
         if config.qkv_bias:
             layer["qkv_bias"] = (qkv,)
         if config.qk_norm:
@@ -133,7 +135,9 @@ def shapes(config: BlockConfig) -> dict[str, tuple[int, ...]]:
         found |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
     found["final_norm"] = (d,)
     if not config.tied:
-        found["head"] = (config.vocab_size, d)
+        found["head"] = (config.outputs, d)
+    if config.fused:
+        found["fuse"] = (d, config.fused * d)
     return found
 
 

@@ -1,0 +1,85 @@
+"""``augury train``: a draft head for a target, from nothing but the target."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer import Argument, Option
+
+from augury.bench.prompts import read as read_prompts
+from augury.cli.flags import Running
+from augury.cli.terminal import note, progress
+from augury.errors import InputError, UnknownName
+
+KINDS = ("eagle",)
+
+
+def train(
+    running: Running,
+    kind: Annotated[str, Argument(help="Of head: eagle.", metavar="KIND")],
+    target: Annotated[str, Argument(help="Embedded name, directory or GGUF file.")],
+    out: Annotated[Path, Option(help="Directory for text, state and head; what is there is gone on with.")],
+    prompts: Annotated[
+        Path | None, Option(help="Prompts to answer beside those that the target invents: JSONL, or a line each.")
+    ] = None,
+    share: Annotated[float, Option(help="Of the conversations that begin with one of --prompts.")] = 0.5,
+    shards: Annotated[int, Option(help="Of 128 conversations each.", min=1, rich_help_panel="Text")] = 40,
+    answer_tokens: Annotated[int, Option(help="Of an answer at most.", min=2, rich_help_panel="Text")] = 256,
+    batch: Annotated[int, Option(help="Conversations that run together.", min=1, rich_help_panel="Text")] = 64,
+    seed: Annotated[int, Option(help="Of text and head.", rich_help_panel="Text")] = 0,
+    passes: Annotated[int, Option(help="Over the text.", min=1, rich_help_panel="Head")] = 4,
+    steps: Annotated[int, Option(help="Of training-time test.", min=1, max=8, rich_help_panel="Head")] = 4,
+    rate: Annotated[float, Option(help="Greatest learning rate.", rich_help_panel="Head")] = 1.5e-3,
+    drafted: Annotated[int, Option(help="Tokens it can guess.", min=16, rich_help_panel="Head")] = 8192,
+    inner: Annotated[int, Option(help="Width of its MLP.", min=16, rich_help_panel="Head")] = 1024,
+) -> None:
+    """Train a draft head on text that the target itself writes; then ``--drafters eagle:DIR/head`` uses it.
+
+    May be stopped at any time: the same command goes on.
+    """
+    if kind not in KINDS:
+        raise UnknownName("kind of head", kind, KINDS)
+    if not 0.0 < rate < 1.0:
+        raise InputError(f"rate is {rate}; it must lie between 0 and 1, such as 1.5e-3")
+    from augury.models.load import load_target
+    from augury.train.collect import collect
+    from augury.train.fit import Recipe
+    from augury.train.head import default_taps, fit_head
+
+    asked = [] if prompts is None else [prompt.text for prompt in read_prompts(prompts)]
+    with progress() as told:
+        loaded = load_target(
+            target, dtype=running.dtype, device=running.device, threads=running.threads,
+            max_model_len=running.max_model_len or 2048, max_num_seqs=batch, runner=running.runner, progress=told,
+        )  # fmt: skip
+        taps = default_taps(loaded.target.info.layers)
+        made = collect(
+            loaded, out / "data", shards=shards, taps=taps, conversations=128, batch=batch, seed=seed,
+            answer_tokens=answer_tokens, prompts=asked, share=share, progress=told,
+        )  # fmt: skip
+        for one in made:
+            note(
+                f"shard {one.number + 1} of {shards}: {one.conversations} conversations, {one.answer_tokens} answer "
+                f"tokens, {one.tokens_per_second:.0f} a second"
+            )
+    recipe = Recipe(passes=passes, steps=steps, rate=rate, seed=seed)
+    clock = time.perf_counter()
+    with (out / "log.jsonl").open("a", encoding="utf-8") as log:
+        for now in fit_head(
+            loaded, out, taps=taps, recipe=recipe, drafted=drafted, inner=inner, seed=seed,
+            device=running.device or "cpu",
+        ):  # fmt: skip
+            line = f"pass {now.done:.2f} of {passes}: loss {now.loss:.3f}, {now.rows_per_second:.0f} rows a second"
+            entry: dict[str, object] = {"pass": now.done, "loss": now.loss, "seconds": time.perf_counter() - clock}
+            if now.measured is not None:
+                depths = " ".join(f"{share:.2f}" for share in now.measured.by_depth)
+                line += f"; held out: tokens a step {now.measured.length:.3f}, right by depth {depths}"
+                entry |= {"length": now.measured.length, "by_depth": now.measured.by_depth}
+            note(line)
+            log.write(json.dumps(entry) + "\n")
+            log.flush()
+    typer.echo(f"use it with: --drafters suffix,prediction,eagle:{out / 'head'}")

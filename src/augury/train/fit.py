@@ -1,0 +1,282 @@
+"""Fits an EAGLE head to collected conversations: batches, optimiser, checkpoints, and what it would have accepted.
+
+Everything is decided by the seed and the data, so a run that was stopped goes on where its last whole pass ended.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from augury.errors import InputError
+from augury.train.eagle import Batch, EagleNet, hits, loss, rms
+from augury.train.shards import Conversation, Shard
+from augury.tree import IntArray
+
+GUESSES = 4
+"""Of a chain, when acceptance is measured."""
+
+HELD_OUT = 32
+"""Greedy conversations at most that acceptance is measured on; they are not learnt from."""
+
+_GREEDY = 0.99  # share of tokens that are the target's likeliest, in an answer that was drawn greedily
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a head is fitted.
+
+    Attributes:
+        passes: over all conversations.
+        rows: of one optimiser step at most, padding included.
+        steps: of training-time test.
+        rate: greatest learning rate; it rises over the first 4 % of all steps and falls as a cosine to a tenth.
+        seed: of the order of conversations.
+    """
+
+    passes: int = 4
+    rows: int = 3072
+    steps: int = 4
+    rate: float = 1.5e-3
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a head would have accepted of greedy text that it did not learn from.
+
+    Attributes:
+        first: share of right first guesses.
+        length: tokens of a step with a chain of ``GUESSES``, the target's own included.
+        by_depth: share of right guesses at each depth, given all before it were right.
+        chains: how many there were.
+    """
+
+    first: float
+    length: float
+    by_depth: tuple[float, ...]
+    chains: int
+
+
+@dataclass(frozen=True)
+class Told:
+    """How fitting goes.
+
+    Attributes:
+        done: passes behind, a fraction within one.
+        loss: mean over the last optimiser steps.
+        rows_per_second: rows learnt from, padding not counted.
+        measured: after each whole pass.
+    """
+
+    done: float
+    loss: float
+    rows_per_second: float
+    measured: Measured | None = None
+
+
+def read(shards: Sequence[Shard], context: int) -> list[Conversation]:
+    """All conversations, none longer than ``context`` tokens and none too short to learn from; mapped from disk."""
+    found = []
+    for shard in shards:
+        for talk in shard:
+            tokens = talk.tokens[:context]
+            if len(tokens) > GUESSES + 2:
+                found.append(Conversation(tokens, min(talk.prompt_length, len(tokens) - 1), talk.hidden[:context]))
+    return found
+
+
+def vocabulary(talks: Sequence[Conversation], vocab_size: int, size: int, always: Sequence[int]) -> IntArray:
+    """I32[size] ids that a head may guess, ascending: ``always``, then the most frequent, then the smallest.
+
+    Merge order is frequency order of a tokenizer's own text, which is wider than what was collected.
+    """
+    counts = np.zeros(vocab_size, np.float64)
+    for talk in talks:
+        counts += np.bincount(talk.tokens, minlength=vocab_size)
+    counts[list(always)] = np.inf
+    counts -= np.arange(vocab_size) / vocab_size  # among equals the smaller id
+    return np.sort(np.argsort(-counts, kind="stable")[:size]).astype(np.int32)
+
+
+def batch_of(talks: Sequence[Conversation], final_norm: Tensor, eps: float, device: torch.device) -> Batch:
+    """Conversations side by side; see ``Batch``. ``final_norm`` f32[d] is the target's."""
+    longest = max(len(talk.tokens) for talk in talks)
+    b, taps, d = len(talks), talks[0].hidden.shape[1] - 1, talks[0].hidden.shape[2]
+    tokens = torch.zeros(b, longest, dtype=torch.long)
+    hidden = torch.zeros(b, longest, taps + 1, d)
+    weight = torch.zeros(b, longest - 2)
+    for i, talk in enumerate(talks):
+        n = len(talk.tokens)
+        tokens[i, :n] = torch.from_numpy(talk.tokens.astype(np.int64))
+        hidden[i, :n] = talk.hidden.float()
+        weight[i, : n - 2] = talk.known[1 : n - 1].float()
+    features = hidden[:, : longest - 2, :taps].reshape(b, longest - 2, taps * d)
+    laws = rms(hidden[:, 1 : longest - 1, taps], final_norm.cpu(), eps)
+    return Batch(tokens.to(device), features.to(device), laws.to(device), weight.to(device))
+
+
+def batches(talks: Sequence[Conversation], rows: int, order: random.Random) -> Iterator[list[Conversation]]:
+    """Conversations of about one length together, so that little is padding, in random order."""
+    places = list(range(len(talks)))
+    order.shuffle(places)
+    groups: list[list[int]] = []
+    for begin in range(0, len(places), 256):
+        near = sorted(places[begin : begin + 256], key=lambda i: len(talks[i].tokens))
+        group: list[int] = []
+        for i in near:
+            if group and (len(group) + 1) * len(talks[i].tokens) > rows:
+                groups.append(group)
+                group = []
+            group.append(i)
+        groups.append(group)
+    order.shuffle(groups)
+    for group in groups:
+        yield [talks[i] for i in group]
+
+
+def is_greedy(talk: Conversation, head: Tensor, final_norm: Tensor, eps: float) -> bool:
+    """Whether an answer's tokens are those that the target held likeliest; ``head`` is f[V, d]."""
+    known = talk.known[:-1]
+    if not bool(known.any()):
+        return False
+    rows = rms(talk.hidden[:-1, -1][known].float(), final_norm, eps)
+    likeliest = (rows.to(head.dtype) @ head.T).argmax(-1)
+    said = torch.from_numpy(talk.tokens[1:].astype(np.int64))[known]
+    return float((likeliest == said).float().mean()) >= _GREEDY
+
+
+def measure(net: EagleNet, held_out: Sequence[Batch], ids: Tensor) -> Measured:
+    """What the head would have accepted of the held-out text."""
+    net.eval()
+    reached, chains = torch.zeros(GUESSES, dtype=torch.double), 0
+    for batch in held_out:
+        right, count = hits(net, batch, ids, GUESSES)
+        reached += right[count].sum(0).double().cpu()
+        chains += int(count.sum())
+    net.train()
+    shares = [float(x) / max(chains, 1) for x in reached]
+    given = [share / above if above else 0.0 for share, above in zip(shares, [1.0, *shares[:-1]], strict=True)]
+    return Measured(shares[0], 1.0 + sum(shares), tuple(given), chains)
+
+
+class Fit:
+    """Fitting of one head, resumable after every pass.
+
+    Args:
+        net: as it begins, on its device.
+        talks: to learn from.
+        held_out: batches to measure on.
+        ids: i32[v], the draft vocabulary.
+        final_norm: f32[d], the target's.
+        recipe: how.
+        state: file that keeps what is learnt after each pass; one that is there is gone on from.
+
+    Raises:
+        InputError: the state is of another recipe or another head.
+    """
+
+    def __init__(
+        self,
+        net: EagleNet,
+        talks: Sequence[Conversation],
+        held_out: Sequence[Batch],
+        ids: IntArray,
+        final_norm: Tensor,
+        recipe: Recipe,
+        state: Path,
+    ) -> None:
+        if not talks:
+            raise InputError("there is no conversation to learn from; collect more")
+        self._net, self._talks, self._held_out, self._recipe, self._state = net, talks, held_out, recipe, state
+        self._device = net.fc.weight.device
+        self._ids = torch.from_numpy(ids.astype(np.int64)).to(self._device)
+        self._norm = final_norm
+        self._optimiser = torch.optim.AdamW(net.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.01)
+        self.done = self._resume()
+        """Whole passes behind."""
+        self._each = sum(1 for _ in batches(talks, recipe.rows, random.Random(f"{recipe.seed} 0")))
+
+    def run(self) -> Iterator[Told]:
+        """Learn; tells now and then how it goes, and after every pass what would be accepted."""
+        half = self._device.type == "cuda" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        for number in range(self.done, self._recipe.passes):
+            order = random.Random(f"{self._recipe.seed} {number}")
+            losses: list[float] = []
+            rows, clock = 0, time.perf_counter()
+            for place, group in enumerate(batches(self._talks, self._recipe.rows, order)):
+                batch = batch_of(group, self._norm, self._net.config.norm_eps, self._device)
+                if not bool((batch.weight[:, self._recipe.steps :] > 0).any()):
+                    continue
+                self._optimiser.param_groups[0]["lr"] = self._rate(number * self._each + place)
+                with torch.autocast(self._device.type, torch.bfloat16, enabled=half):
+                    found = loss(self._net, batch, self._recipe.steps)
+                self._optimiser.zero_grad()
+                found.backward()  # type: ignore[no-untyped-call]
+                torch.nn.utils.clip_grad_norm_(self._net.parameters(), 1.0)
+                self._optimiser.step()
+                losses.append(found.item())
+                rows += int((batch.weight > 0).sum())
+                if place % 10 == 9:
+                    speed = rows / (time.perf_counter() - clock)
+                    yield Told(number + (place + 1) / self._each, float(np.mean(losses[-10:])), speed)
+            speed = rows / (time.perf_counter() - clock)
+            self.done = number + 1
+            self._save()
+            measured = measure(self._net, self._held_out, self._ids)
+            yield Told(float(self.done), float(np.mean(losses)), speed, measured)
+
+    def _rate(self, step: int) -> float:
+        whole = self._each * self._recipe.passes
+        warm = max(1.0, 0.04 * whole)
+        if step < warm:
+            return self._recipe.rate * (step + 1) / warm
+        return self._recipe.rate * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(1.0, step / whole))))
+
+    def _about(self) -> str:
+        shape = {k: v for k, v in asdict(self._net.config).items() if k not in ("target", "target_digest")}
+        return json.dumps([asdict(self._recipe), shape, len(self._talks), len(self._ids)], sort_keys=True)
+
+    def _save(self) -> None:
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in self._net.named_parameters():
+            kept = self._optimiser.state[parameter]
+            tensors |= {
+                name: parameter.detach(), f"{name} mean": kept["exp_avg"], f"{name} square": kept["exp_avg_sq"],
+                f"{name} step": kept["step"].reshape(1),
+            }  # fmt: skip
+        told = {"passes": str(self.done), "about": self._about()}
+        aside = self._state.with_name(self._state.name + ".new")
+        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, aside, told)
+        aside.replace(self._state)
+
+    def _resume(self) -> int:
+        from safetensors import safe_open
+
+        if not self._state.exists():
+            return 0
+        with safe_open(self._state, framework="pt") as file:
+            told = file.metadata()
+        if told.get("about") != self._about():
+            name = self._state.name
+            raise InputError(f"{name} was left by another recipe, head or data; give the same, or delete it")
+        tensors = load_file(self._state)
+        with torch.no_grad():
+            for name, parameter in self._net.named_parameters():
+                parameter.copy_(tensors[name])
+                self._optimiser.state[parameter] = {
+                    "exp_avg": tensors[f"{name} mean"].to(parameter.device),
+                    "exp_avg_sq": tensors[f"{name} square"].to(parameter.device),
+                    "step": tensors[f"{name} step"][0],
+                }
+        return int(told["passes"])

@@ -1,0 +1,127 @@
+"""From a target to a head on disk: collect, split, fit, write. A directory holds it all and can be gone on with.
+
+``DIR/data`` has the collected text, ``DIR/state.safetensors`` what fitting learnt so far, ``DIR/head`` the head itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from augury.errors import InputError
+from augury.models.forward import Rides
+from augury.models.heads import Head, HeadConfig, write_head
+from augury.models.load import Loaded
+from augury.models.runner import Runner
+from augury.train.eagle import EagleNet
+from augury.train.fit import HELD_OUT, Fit, Recipe, Told, batch_of, is_greedy, read, vocabulary
+from augury.train.shards import Conversation, Origin, Shard, existing
+from augury.tree import IntArray
+
+LONGEST = 1024
+"""Tokens of a conversation that are learnt from at most."""
+
+
+def default_taps(layers: int) -> tuple[int, int, int]:
+    """Layers whose input a head reads: low, middle and the last (EAGLE-3, section 3.1; the last knows most)."""
+    if layers < 4:
+        raise InputError(f"a target of {layers} layers has no three to read hidden states from; it needs 4 or more")
+    return min(2, layers - 3), layers // 2, layers - 1
+
+
+def head_config(loaded: Loaded, taps: Sequence[int], inner: int) -> HeadConfig:
+    """Shape of a head for a target: heads of 64, as many as fill its width."""
+    info = loaded.target.info
+    head_dim = 64
+    heads = max(1, round(info.hidden_size / head_dim))
+    return HeadConfig(
+        kind="eagle",
+        hidden_size=info.hidden_size,
+        intermediate_size=inner,
+        heads=heads,
+        kv_heads=next(n for n in (3, 2, 1) if heads % n == 0),
+        head_dim=head_dim,
+        norm_eps=1e-5,
+        rope_theta=1e5,
+        taps=tuple(taps),
+        vocab_size=info.vocab_size,
+        target=info.name,
+        target_digest=info.digest,
+    )
+
+
+def fit_head(
+    loaded: Loaded,
+    directory: Path,
+    *,
+    taps: Sequence[int],
+    recipe: Recipe,
+    drafted: int,
+    inner: int,
+    seed: int,
+    device: str = "cpu",
+) -> Iterator[Told]:
+    """Fit a head to the shards in ``directory/data`` and write it after every pass.
+
+    Args:
+        loaded: the target; its weights are read, it computes nothing.
+        directory: with data.
+        taps: as the data were collected.
+        recipe: of fitting.
+        drafted: tokens that the head can guess.
+        inner: width of its MLP.
+        seed: of the data, and of where learning begins.
+        device: that fits.
+
+    Raises:
+        InputError: nothing can ride on this target, or the data are of something else.
+    """
+    info = loaded.target.info
+    forward = loaded.target.forward if isinstance(loaded.target, Runner) else None
+    if not isinstance(forward, Rides):
+        raise InputError(f"no draft head can ride on {info.name} under {info.runner}")
+    origin = Origin.of(info, (*taps, info.layers), seed)
+    talks = read([Shard(path, origin) for path in existing(directory / "data").values()], LONGEST)
+    config = head_config(loaded, taps, inner)
+    ids = vocabulary(
+        talks, info.vocab_size, min(drafted, info.vocab_size), [*loaded.tokenizer.special, *loaded.eos_ids]
+    )
+    held_out, learnt = _split(talks, forward, config.norm_eps)
+    on = torch.device(device)
+    torch.manual_seed(seed)
+    net = EagleNet(config, forward.embed.float(), forward.words(ids).float(), forward.final_norm).to(on)
+    net.embed, net.words = net.embed.to(on), net.words.to(on)
+    batches = [batch_of([talk], forward.final_norm, config.norm_eps, on) for talk in held_out]
+    fit = Fit(net, learnt, batches, ids, forward.final_norm, recipe, directory / "state.safetensors")
+    if fit.done >= recipe.passes:
+        _write(directory, net, ids)
+    for told in fit.run():
+        if told.measured is not None:
+            _write(directory, net, ids)
+        yield told
+
+
+def _write(directory: Path, net: EagleNet, ids: IntArray) -> None:
+    write_head(directory / "head", Head(net.config, net.tensors(), ids))
+
+
+def _split(talks: Sequence[Conversation], forward: Rides, eps: float) -> tuple[list[Conversation], list[Conversation]]:
+    """(Greedy conversations to measure on, the others): the last that were collected."""
+    words = _all_words(forward)
+    held: list[int] = []
+    for i in range(len(talks) - 1, max(len(talks) * 3 // 4, 0), -1):
+        if len(held) == HELD_OUT:
+            break
+        if is_greedy(talks[i], words, forward.final_norm, eps):
+            held.append(i)
+    out = set(held)
+    return [talks[i] for i in held], [talk for i, talk in enumerate(talks) if i not in out]
+
+
+def _all_words(forward: Rides) -> Tensor:
+    import numpy as np
+
+    return forward.words(np.arange(len(forward.embed), dtype=np.int32)).float()
