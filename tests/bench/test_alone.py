@@ -221,7 +221,7 @@ def test_the_table_by_kind_has_a_column_for_each(everyone):
     assert len(cells) == 4
     by_kind = [[p for p in everyone[0].pairs if p.prompt.kind == kind] for kind in ("qa", "rag")]
     for cell, pairs in zip(cells[1:], [*by_kind, everyone[0].pairs], strict=True):
-        assert re.fullmatch(rf"{length(pairs):.2f} / \d+\.\d\d( \|)?", cell)
+        assert re.fullmatch(rf"{length(pairs):.2f} / \d+% / \d+\.\d\d( \|)?", cell)
     assert rows[3] == f"| {HERE}:Refuses: no such luck | - | - | - |"
 
 

@@ -59,7 +59,7 @@ def test_hits_are_what_a_chain_would_have_guessed():
     for start in (3, 12):
         for step in range(2):
             tokens = batch.tokens[0].numpy().astype(np.int32)
-            _, left = (x.copy() for x in ride(slot, 0, tokens[1 : start + 2], given[: start + 1], True, True))
+            ride(slot, 0, tokens[1 : start + 2], given[: start + 1], True, True)
             logits, feature = ride(slot, start, tokens[start + 1 : start + 2], given[start : start + 1], True, True)
             for i in range(step):
                 row = start + 1 + i

@@ -36,7 +36,7 @@ def by_drafter(title: str, tried: Sequence[Tried]) -> Table:
 
 
 def by_kind(title: str, tried: Sequence[Tried]) -> Table:
-    """A row for each drafter, a column for each kind of prompt and one for all: acceptance length and speed-up."""
+    """A row for each drafter, a column for each kind and one for all: acceptance length, draft cost, speed-up."""
     summaries = {one.drafter: summarise(one.pairs) for one in tried if one.why is None}
     kinds = list(dict.fromkeys(row.kind for summary in summaries.values() for row in summary.kinds))
     columns = ("drafter", *kinds, "all")
@@ -123,7 +123,7 @@ def _padded(one: Tried, columns: int) -> list[str]:
 
 
 def _kind_cell(row: Row) -> str:
-    return f"{row.acceptance_length:.2f} / {row.speedup:.2f}"
+    return f"{row.acceptance_length:.2f} / {row.draft:.0%} / {row.speedup:.2f}"
 
 
 def _depth_cell(depth: Depth | None) -> str:

@@ -80,6 +80,7 @@ class _Report:
     positions: int = 0
     drafted: int = 0
     accepted: int = 0
+    steps: int = 0
     skipped: int = 0
 
     def dialogue(self, number: int, turns: Sequence[str], sampling: Sampling, max_tokens: int) -> None:
@@ -107,7 +108,8 @@ class _Report:
         promise = "promises equal bits" if info.exact else "does not promise equal bits"
         print(f"{self.kinds.total()} answers: {kinds or 'none compared'}{skipped}")
         print(
-            f"{self.positions} positions compared, {self.accepted} of {self.drafted} draft tokens accepted; "
+            f"{self.positions} positions compared, {self.accepted} of {self.drafted} draft tokens accepted, "
+            f"{1 + self.accepted / max(self.steps, 1):.3f} tokens a step; "
             f"{info.runner} {promise}"
         )
         if self.drafted == 0:
@@ -120,6 +122,7 @@ class _Report:
         self.positions += verdict.positions
         self.drafted += drafted.drafted
         self.accepted += drafted.accepted
+        self.steps += drafted.steps
         start = " ".join(turn.split())[:40]
         print(
             f"{number:>4}  {verdict.kind:<14}  {len(drafted.tokens):>4} tokens, "

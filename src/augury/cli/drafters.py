@@ -43,7 +43,7 @@ class Trying:
         str | None,
         Option(
             metavar="KIND|CATEGORY",
-            help="A column for each kind of prompt: acceptance length and net speed-up.",
+            help="A column for each kind of prompt: acceptance length, draft cost, net speed-up.",
             rich_help_panel="Output",
         ),
     ] = None
@@ -164,7 +164,12 @@ def _measured(loading: Loading, trying: Trying, file: Path | None, markdown: boo
         show(alone_report.by_drafter(title, tried), markdown)
         print("\n".join(alone_report.LEGEND))
     else:
-        show(alone_report.by_kind(f"{title}: acceptance length / net speed-up", tried), markdown)
+        show(
+            alone_report.by_kind(
+                f"{title}: acceptance length / share of the time spent on drafting / net speed-up", tried
+            ),
+            markdown,
+        )
     print("\n".join(alone_report.notes(tried)), flush=True)
     if json_out is not None:
         arguments = {**asdict(loading), **asdict(trying), "file": file and str(file)}

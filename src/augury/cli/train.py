@@ -27,7 +27,8 @@ def train(
         Path | None, Option(help="Prompts to answer beside those that the target invents: JSONL, or a line each.")
     ] = None,
     share: Annotated[float, Option(help="Of the conversations that begin with one of --prompts.")] = 0.5,
-    shards: Annotated[int, Option(help="Of 128 conversations each.", min=1, rich_help_panel="Text")] = 40,
+    shards: Annotated[int, Option(help="Files of text.", min=1, rich_help_panel="Text")] = 40,
+    conversations: Annotated[int, Option(help="Of one file.", min=1, rich_help_panel="Text")] = 128,
     answer_tokens: Annotated[int, Option(help="Of an answer at most.", min=2, rich_help_panel="Text")] = 256,
     batch: Annotated[int, Option(help="Conversations that run together.", min=1, rich_help_panel="Text")] = 64,
     seed: Annotated[int, Option(help="Of text and head.", rich_help_panel="Text")] = 0,
@@ -58,7 +59,7 @@ def train(
         )  # fmt: skip
         taps = default_taps(loaded.target.info.layers)
         made = collect(
-            loaded, out / "data", shards=shards, taps=taps, conversations=128, batch=batch, seed=seed,
+            loaded, out / "data", shards=shards, taps=taps, conversations=conversations, batch=batch, seed=seed,
             answer_tokens=answer_tokens, prompts=asked, share=share, progress=told,
         )  # fmt: skip
         for one in made:

@@ -160,6 +160,7 @@ class Run:
         drafted: draft tokens verified.
         accepted: draft tokens accepted.
         text: the answer's text.
+        steps: it took.
     """
 
     tokens: tuple[int, ...]
@@ -168,6 +169,7 @@ class Run:
     drafted: int = 0
     accepted: int = 0
     text: str = ""
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -314,8 +316,10 @@ def _run(engine: Engine, prompt: Prompt, sampling: Sampling, max_tokens: int, dr
     assert isinstance(engine.target, Watched)
     engine.target.rows, engine.target.scores = {}, _scores(sampling)
     result = engine.generate(prompt, sampling, max_tokens=max_tokens, draft=draft)
-    record = result.record
-    return Run(result.tokens, record.prompt_tokens, engine.target.rows, record.drafted, record.accepted, result.text)
+    record, rows = result.record, engine.target.rows
+    return Run(
+        result.tokens, record.prompt_tokens, rows, record.drafted, record.accepted, result.text, len(record.steps)
+    )
 
 
 def _scores(sampling: Sampling) -> Scores | None:

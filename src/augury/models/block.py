@@ -102,14 +102,15 @@ class TorchForward:
     def tap(self, layers: Sequence[int]) -> None:
         """See ``Taps``."""
         taps = checked_taps(layers, self.config.layers, self.taps)
-        if not self.taps:
+        if taps != self.taps:
             slots, rows = self.cache.shape[2], self.cache.shape[4]
             self.tapped = _zeros((slots, rows, len(taps), self.config.hidden_size), self.device, torch.bfloat16)
             self.taps = taps
 
-    def features(self, slot: int, begin: int, end: int) -> FloatArray:
+    def features(self, slot: int, begin: int, end: int, layers: Sequence[int]) -> FloatArray:
         """See ``Taps``."""
-        found: FloatArray = self.tapped[slot, begin:end].flatten(1).float().cpu().numpy()
+        places = [self.taps.index(layer) for layer in layers]
+        found: FloatArray = self.tapped[slot, begin:end][:, places].flatten(1).float().cpu().numpy()
         return found
 
     def words(self, ids: IntArray) -> Tensor:

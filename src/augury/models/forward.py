@@ -100,16 +100,16 @@ class Taps(Protocol):
     """A forward that can keep hidden states beside keys and values."""
 
     def tap(self, layers: Sequence[int]) -> None:
-        """From now on ``run`` keeps in the cache what ``Target.tap`` says; ``move`` moves it too. May be called again
-        with the same layers.
+        """From now on ``run`` keeps in the cache what ``Target.tap`` says; ``move`` moves it too. Layers that are
+        tapped already stay so, but what was kept before is forgotten where others come to them.
 
         Raises:
-            InputError: these are no layers of the model, or others are tapped already.
+            InputError: these are no layers of the model.
         """
         ...
 
-    def features(self, slot: int, begin: int, end: int) -> FloatArray:
-        """Hidden states of cache rows begin..end-1: f32[end - begin, k d]."""
+    def features(self, slot: int, begin: int, end: int, layers: Sequence[int]) -> FloatArray:
+        """Hidden states of cache rows begin..end-1 in front of k tapped layers: f32[end - begin, k d]."""
         ...
 
 
@@ -147,10 +147,8 @@ def checked_layers(layers: Sequence[int], count: int) -> npt.NDArray[np.int64]:
 
 
 def checked_taps(layers: Sequence[int], count: int, before: Sequence[int]) -> tuple[int, ...]:
-    """The layers to tap of ``count``, of which those of ``before`` are tapped already."""
-    taps = tuple(int(i) for i in layers)
+    """All layers that are tapped when ``layers`` of ``count`` come to those of ``before``, ascending."""
+    taps = [int(i) for i in layers]
     if not taps or taps[0] < 0 or taps[-1] > count or any(b <= a for a, b in itertools.pairwise(taps)):
-        raise InputError(f"taps are {list(taps)}; they must be ascending numbers of 0 to {count}")
-    if before and tuple(before) != taps:
-        raise InputError(f"taps are {list(taps)}, and {list(before)} are tapped already; load the model once for each")
-    return taps
+        raise InputError(f"taps are {taps}; they must be ascending numbers of 0 to {count}")
+    return tuple(sorted({*taps, *before}))

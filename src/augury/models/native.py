@@ -645,17 +645,19 @@ class NativeForward:
         """See ``Taps``."""
         c, m = self.config, self._model
         taps = checked_taps(layers, c.layers, self.taps)
-        if self.taps:
+        if taps == self.taps:
             return
         self._tapped = _zeros((self.slots, m.capacity, len(taps), m.width), np.uint16)
         places = np.full(c.layers + 1, -1, np.int64)
         places[list(taps)] = np.arange(len(taps))
+        m.taps = 0  # an interrupt between these lines must leave C nothing that is freed
         m.tapped, m.tap_of, m.taps = self._tapped.ctypes.data, self._pointer(places), len(taps)
         self.taps = taps
 
-    def features(self, slot: int, begin: int, end: int) -> FloatArray:
+    def features(self, slot: int, begin: int, end: int, layers: Sequence[int]) -> FloatArray:
         """See ``Taps``."""
-        bits = self._tapped[slot, begin:end, :, : self.config.hidden_size].astype(np.uint32) << 16
+        places = [self.taps.index(layer) for layer in layers]
+        bits = self._tapped[slot, begin:end][:, places, : self.config.hidden_size].astype(np.uint32) << 16
         return bits.reshape(end - begin, -1).view(np.float32)
 
     def words(self, ids: npt.NDArray[np.int32]) -> torch.Tensor:

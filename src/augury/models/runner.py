@@ -203,12 +203,13 @@ class Runner(Target):
             return super().tap(layers)
         forward = self.forward
         forward.tap(layers)
+        taps = tuple(layers)
 
         def features(slot: int, begin: int, end: int) -> FloatArray:
             length = self._state(slot).length
             if not 0 <= begin <= end <= length:
                 raise InputError(f"slot {slot} holds {length} tokens, there are no hidden states of {begin} to {end}")
-            return forward.features(slot, begin, end)
+            return forward.features(slot, begin, end, taps)
 
         return features
 

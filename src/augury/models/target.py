@@ -148,7 +148,7 @@ class Target(ABC):
                 rows that ``verify`` computed have (zeros for those of a prompt).
 
         Raises:
-            InputError: these are no layers, others are tapped already, or this target keeps no hidden states.
+            InputError: these are no layers, or this target keeps no hidden states.
         """
         raise InputError(f"{self.info.name} keeps no hidden states under {self.info.runner}")
 

@@ -29,7 +29,7 @@ def default_taps(layers: int) -> tuple[int, int, int]:
     """Layers whose input a head reads: low, middle and the last (EAGLE-3, section 3.1; the last knows most)."""
     if layers < 4:
         raise InputError(f"a target of {layers} layers has no three to read hidden states from; it needs 4 or more")
-    return min(2, layers - 3), layers // 2, layers - 1
+    return min(2, layers // 2 - 1), layers // 2, layers - 1
 
 
 def head_config(loaded: Loaded, taps: Sequence[int], inner: int) -> HeadConfig:
