@@ -180,9 +180,10 @@ def test_the_table_by_category(prompts, by):
     assert [row[0].partition(":")[0] for row in rows] == ["suffix", "ngram", "model"]
     for row in rows[:2]:
         for cell in row[1:]:
-            length, speedup = map(float, cell.split(" / "))
-            assert length >= 1.0
-            assert speedup > 0.0
+            length, drafting, speedup = cell.split(" / ")
+            assert float(length) >= 1.0
+            assert 0 <= int(drafting.removesuffix("%")) < 100
+            assert float(speedup) > 0.0
     assert rows[2][1:] == ["-"] * 3
 
 
