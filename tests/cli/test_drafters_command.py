@@ -158,8 +158,9 @@ def test_all_that_need_nothing_are_measured_and_those_given(loads, prompts, tmp_
     ngram = dict(zip(heads, rows[ALONE.index("ngram")], strict=True))
     assert float(ngram["speed-up"]) > 0.0
     assert float(ngram["accepted length"]) >= 1.0
-    for column in ("asked", "guesses", "hits"):
-        assert ngram[column].endswith("%")
+    assert ngram["asked"].endswith("%")
+    for column in ("guesses", "hits"):  # a toy's step is so short that a drafter may never be worth asking
+        assert ngram[column].endswith("%") or ngram["asked"] == "0%"
     assert f"{6 * (len(ALONE) + 1)} of {6 * (len(ALONE) + 1)} pairs have the same tokens" in done.stdout
     assert "model:/nonexistent is left out: there is no directory or file" in done.stderr
     found = json.loads(out.read_text())

@@ -96,6 +96,34 @@ def test_a_state_of_something_else_is_refused(tiny, fitted, tmp_path):
             list(fit_head(tiny, directory, **FITTED | change))
 
 
+@pytest.mark.parametrize("damage", [lambda whole: whole[:1000], lambda whole: b"", lambda whole: b"x" * 64])
+def test_a_damaged_state_is_one_line(tiny, fitted, tmp_path, damage):
+    directory = copied(fitted[0], tmp_path / "d")
+    state = directory / "state.safetensors"
+    state.write_bytes(damage(state.read_bytes()))
+    with pytest.raises(InputError, match=r"state\.safetensors is damaged \(.*\); delete it to begin anew") as one:
+        list(fit_head(tiny, directory, **FITTED))
+    assert "\n" not in str(one.value)
+
+
+def test_a_state_left_by_other_text_is_refused(tiny, fitted, tmp_path):
+    """As many conversations, other tokens: what was learnt from them is not this head's."""
+    directory = copied(fitted[0], tmp_path / "e")
+    shutil.rmtree(directory / "data")
+    list(
+        collect(loaded(), directory / "data", shards=3, taps=TAPS, conversations=24, batch=4, answer_tokens=32, seed=1)
+    )
+    with pytest.raises(InputError, match=r"was left by another recipe, head or data"):
+        list(fit_head(tiny, directory, **FITTED | {"seed": 1}))
+
+
+def test_a_loss_that_is_no_number_is_not_kept(tiny, data, tmp_path):
+    directory = copied(data, tmp_path / "f")
+    with pytest.raises(InputError, match=r"the loss is (nan|inf); begin anew with a smaller rate than 1e\+18"):
+        list(fit_head(tiny, directory, **FITTED | {"recipe": replace(RECIPE, rate=1e18)}))
+    assert not (directory / "state.safetensors").exists()
+
+
 def test_without_text_there_is_nothing_to_learn(tiny, tmp_path):
     with pytest.raises(InputError, match="there is no conversation to learn from"):
         list(fit_head(tiny, tmp_path, **FITTED))
@@ -119,6 +147,9 @@ def test_the_vocabulary_has_what_it_must_what_is_frequent_and_then_small_ids():
     talks = [Conversation(np.array([9, 9, 9, 7, 7, 50], np.int32), 1, torch.zeros(6, 1, 1))]
     assert vocabulary(talks, 100, 6, [99]).tolist() == [0, 1, 7, 9, 50, 99]
     assert vocabulary(talks, 100, 3, [99]).tolist() == [7, 9, 99]
+    controls = range(7)
+    assert vocabulary(talks, 100, 6, [99], controls).tolist() == [7, 8, 9, 10, 50, 99]
+    assert vocabulary(talks, 100, 4, [99], [9]).tolist() == [7, 9, 50, 99]
 
 
 def test_rows_of_a_batch_stand_where_the_head_will_read_them(tiny, data):

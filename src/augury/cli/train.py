@@ -49,13 +49,13 @@ def train(
     from augury.models.load import load_target
     from augury.train.collect import collect
     from augury.train.fit import Recipe
-    from augury.train.head import default_taps, fit_head
+    from augury.train.head import default_taps, fit_head, fits_on
 
     asked = [] if prompts is None else [prompt.text for prompt in read_prompts(prompts)]
     with progress() as told:
         loaded = load_target(
             target, dtype=running.dtype, device=running.device, threads=running.threads,
-            max_model_len=running.max_model_len or 2048, max_num_seqs=batch, runner=running.runner, progress=told,
+            max_model_len=running.max_model_len, max_num_seqs=batch, runner=running.runner, progress=told,
         )  # fmt: skip
         taps = default_taps(loaded.target.info.layers)
         made = collect(
@@ -72,11 +72,13 @@ def train(
     with (out / "log.jsonl").open("a", encoding="utf-8") as log:
         for now in fit_head(
             loaded, out, taps=taps, recipe=recipe, drafted=drafted, inner=inner, seed=seed,
-            device=running.device or "cpu",
+            device=fits_on(loaded),
         ):  # fmt: skip
             line = f"pass {now.done:.2f} of {passes}: loss {now.loss:.3f}, {now.rows_per_second:.0f} rows a second"
             entry: dict[str, object] = {"pass": now.done, "loss": now.loss, "seconds": time.perf_counter() - clock}
-            if now.measured is not None:
+            if now.measured is not None and not now.measured.chains:
+                line += "; nothing was held out: too little greedy text"
+            elif now.measured is not None:
                 depths = " ".join(f"{share:.2f}" for share in now.measured.by_depth)
                 line += f"; held out: tokens a step {now.measured.length:.3f}, right by depth {depths}"
                 entry |= {"length": now.measured.length, "by_depth": now.measured.by_depth}

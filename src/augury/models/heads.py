@@ -30,7 +30,6 @@ Sources: EAGLE-3 (Li et al., 2503.01840); speculators ``models/eagle3/{config,co
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import shutil
@@ -319,7 +318,7 @@ def _object(value: object, key: str) -> dict[str, Any]:
 
 
 def _positive(value: object, key: str) -> float:
-    if type(value) not in (int, float) or not 0 < value < math.inf:  # type: ignore[operator]
+    if type(value) not in (int, float) or not 0 < value < 1e30:  # type: ignore[operator]
         raise ModelError(f"the head's layer has {key} = {shown(value)}; a number above 0 is expected")
     return float(value)  # type: ignore[arg-type]
 

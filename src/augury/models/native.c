@@ -525,7 +525,7 @@ static void into_panel(const Model *m, int64_t row, const float *x, int64_t dept
 static void pair_into_panel(const Model *m, int64_t row, const Layer *l)
 {
     const bf16 *from = m->embed + (int64_t)m->tokens[row] * m->hidden;
-    float *e = m->outputs + row * m->qkv_width, *to = panel(m->inputs, m, row, 2 * m->width);
+    float *e = m->outputs + row * m->width, *to = panel(m->inputs, m, row, 2 * m->width);
     const float *x = m->residual + row * m->width;
     const int64_t step = (int64_t)m->group_rows[row] * LANES;
     for (int64_t i = 0; i < m->width; i++) e[i] = i < m->hidden ? widened(from[i]) * m->embed_scale : 0.0f;

@@ -647,10 +647,10 @@ class NativeForward:
         taps = checked_taps(layers, c.layers, self.taps)
         if taps == self.taps:
             return
+        m.taps, self.taps = 0, ()  # first: an interrupt on the way must not leave C what is freed
         self._tapped = _zeros((self.slots, m.capacity, len(taps), m.width), np.uint16)
         places = np.full(c.layers + 1, -1, np.int64)
         places[list(taps)] = np.arange(len(taps))
-        m.taps = 0  # an interrupt between these lines must leave C nothing that is freed
         m.tapped, m.tap_of, m.taps = self._tapped.ctypes.data, self._pointer(places), len(taps)
         self.taps = taps
 

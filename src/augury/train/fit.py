@@ -5,6 +5,7 @@ Everything is decided by the seed and the data, so a run that was stopped goes o
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import random
@@ -15,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from augury.errors import InputError
+from augury.errors import InputError, first_line
 from augury.train.eagle import Batch, EagleNet, hits, loss, rms
 from augury.train.shards import Conversation, Shard
 from augury.tree import IntArray
@@ -98,16 +100,21 @@ def read(shards: Sequence[Shard], context: int) -> list[Conversation]:
     return found
 
 
-def vocabulary(talks: Sequence[Conversation], vocab_size: int, size: int, always: Sequence[int]) -> IntArray:
+def vocabulary(
+    talks: Sequence[Conversation], vocab_size: int, size: int, always: Sequence[int], unlikely: Sequence[int] = ()
+) -> IntArray:
     """I32[size] ids that a head may guess, ascending: ``always``, then the most frequent, then the smallest.
 
-    Merge order is frequency order of a tokenizer's own text, which is wider than what was collected.
+    Merge order is frequency order of a tokenizer's own text, which is wider than what was collected. ``unlikely`` ids
+    (control tokens) come last, unless the text has them.
     """
     counts = np.zeros(vocab_size, np.float64)
     for talk in talks:
         counts += np.bincount(talk.tokens, minlength=vocab_size)
-    counts[list(always)] = np.inf
+    silent = [id for id in unlikely if not counts[id]]
     counts -= np.arange(vocab_size) / vocab_size  # among equals the smaller id
+    counts[silent] -= 1.0
+    counts[list(always)] = np.inf
     return np.sort(np.argsort(-counts, kind="stable")[:size]).astype(np.int32)
 
 
@@ -152,8 +159,8 @@ def is_greedy(talk: Conversation, head: Tensor, final_norm: Tensor, eps: float) 
     known = talk.known[:-1]
     if not bool(known.any()):
         return False
-    rows = rms(talk.hidden[:-1, -1][known].float(), final_norm, eps)
-    likeliest = (rows.to(head.dtype) @ head.T).argmax(-1)
+    rows = rms(talk.hidden[:-1, -1][known].float(), final_norm.cpu(), eps)
+    likeliest = (rows.to(head) @ head.T).argmax(-1).cpu()
     said = torch.from_numpy(talk.tokens[1:].astype(np.int64))[known]
     return float((likeliest == said).float().mean()) >= _GREEDY
 
@@ -228,6 +235,10 @@ class Fit:
                 torch.nn.utils.clip_grad_norm_(self._net.parameters(), 1.0)
                 self._optimiser.step()
                 losses.append(found.item())
+                if not math.isfinite(losses[-1]):
+                    raise InputError(
+                        f"the loss is {losses[-1]}; begin anew with a smaller rate than {self._recipe.rate}"
+                    )
                 rows += int((batch.weight > 0).sum())
                 if place % 10 == 9:
                     speed = rows / (time.perf_counter() - clock)
@@ -246,8 +257,11 @@ class Fit:
         return self._recipe.rate * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(1.0, step / whole))))
 
     def _about(self) -> str:
-        shape = {k: v for k, v in asdict(self._net.config).items() if k not in ("target", "target_digest")}
-        return json.dumps([asdict(self._recipe), shape, len(self._talks), len(self._ids)], sort_keys=True)
+        shape = {k: v for k, v in asdict(self._net.config).items() if k != "target"}
+        text = hashlib.sha256(self._ids.cpu().numpy().tobytes())
+        for talk in self._talks:
+            text.update(talk.tokens.tobytes())
+        return json.dumps([asdict(self._recipe), shape, text.hexdigest()], sort_keys=True)
 
     def _save(self) -> None:
         tensors: dict[str, Tensor] = {}
@@ -263,12 +277,16 @@ class Fit:
         aside.replace(self._state)
 
     def _resume(self) -> int:
-        from safetensors import safe_open
-
         if not self._state.exists():
             return 0
+        try:
+            return self._read_state()
+        except (SafetensorError, OSError, KeyError, ValueError, RuntimeError) as damage:
+            raise InputError(f"{self._state.name} is damaged ({first_line(damage)}); delete it to begin anew") from None
+
+    def _read_state(self) -> int:
         with safe_open(self._state, framework="pt") as file:
-            told = file.metadata()
+            told = file.metadata() or {}
         if told.get("about") != self._about():
             name = self._state.name
             raise InputError(f"{name} was left by another recipe, head or data; give the same, or delete it")

@@ -86,10 +86,10 @@ def fit_head(
     origin = Origin.of(info, (*taps, info.layers), seed)
     talks = read([Shard(path, origin) for path in existing(directory / "data").values()], LONGEST)
     config = head_config(loaded, taps, inner)
-    ids = vocabulary(
-        talks, info.vocab_size, min(drafted, info.vocab_size), [*loaded.tokenizer.special, *loaded.eos_ids]
-    )
     held_out, learnt = _split(talks, forward, config.norm_eps)
+    ids = vocabulary(
+        learnt, info.vocab_size, min(drafted, info.vocab_size), loaded.eos_ids, [*loaded.tokenizer.special]
+    )
     on = torch.device(device)
     torch.manual_seed(seed)
     net = EagleNet(config, forward.embed.float(), forward.words(ids).float(), forward.final_norm).to(on)
@@ -102,6 +102,11 @@ def fit_head(
         if told.measured is not None:
             _write(directory, net, ids)
         yield told
+
+
+def fits_on(loaded: Loaded) -> str:
+    """Where a head is fitted: where its target runs."""
+    return "cuda" if " cuda" in loaded.target.info.runner else "cpu"
 
 
 def _write(directory: Path, net: EagleNet, ids: IntArray) -> None:
@@ -117,8 +122,10 @@ def _split(talks: Sequence[Conversation], forward: Rides, eps: float) -> tuple[l
             break
         if is_greedy(talks[i], words, forward.final_norm, eps):
             held.append(i)
-    out = set(held)
-    return [talks[i] for i in held], [talk for i, talk in enumerate(talks) if i not in out]
+    # A prompt that was asked twice has one greedy answer: none of its conversations is learnt from.
+    asked = {talks[i].tokens[: talks[i].prompt_length].tobytes() for i in held}
+    learnt = [talk for talk in talks if talk.tokens[: talk.prompt_length].tobytes() not in asked]
+    return [talks[i] for i in held], learnt
 
 
 def _all_words(forward: Rides) -> Tensor:
