@@ -11,6 +11,7 @@ from test_taps import CONTEXT, KINDS, TOKENS, VOCAB, WIDTH, runner
 
 from augury.errors import ModelError
 from augury.models.heads import Head, HeadConfig
+from augury.models.target import Rider
 from augury.tree import FloatArray
 
 TAPS, SMALL, F, HEADS, KV, HD = (0, 1, 2), 23, 80, 4, 2, 16
@@ -111,12 +112,17 @@ def test_words_are_the_rows_that_the_target_itself_multiplies(kind: str) -> None
     assert np.abs(found - row[IDS]).max() < 0.03 * np.abs(row).max()
 
 
-def test_in_pieces_and_after_going_back_a_head_says_the_same(kind: str) -> None:
-    target, head = runner(kind), made_head()
-    features, ride = target.tap(TAPS), target.attach(head)
+def aboard(kind: str, n: int) -> tuple[int, FloatArray, Rider]:
+    """A slot that holds n tokens, their hidden states, and a head on its target."""
+    target = runner(kind)
+    features, ride = target.tap(TAPS), target.attach(made_head())
     slot = target.open()
-    target.prefill(slot, TOKENS[:20])
-    given = features(slot, 0, 20)
+    target.prefill(slot, TOKENS[:n])
+    return slot, features(slot, 0, n), ride
+
+
+def test_in_pieces_and_after_going_back_a_head_says_the_same(kind: str) -> None:
+    slot, given, ride = aboard(kind, 20)
     whole, left = (x.copy() for x in ride(slot, 0, TOKENS[1:21], given, True, True))
     ride(slot, 0, TOKENS[1:9], given[:8], True, False)
     ride(slot, 8, TOKENS[1:4], given[:3], True, True)  # forgotten
@@ -129,11 +135,7 @@ def test_in_pieces_and_after_going_back_a_head_says_the_same(kind: str) -> None:
 
 def test_its_own_feature_takes_the_place_of_the_fused_one(kind: str) -> None:
     """Row 1 fed with what row 0 left differs from row 1 fed with the target's hidden states, and repeats itself."""
-    target, head = runner(kind), made_head()
-    features, ride = target.tap(TAPS), target.attach(head)
-    slot = target.open()
-    target.prefill(slot, TOKENS[:6])
-    given = features(slot, 0, 6)
+    slot, given, ride = aboard(kind, 6)
     _, left = (x.copy() for x in ride(slot, 0, TOKENS[1:6], given[:5], True, True))
     alone = ride(slot, 5, TOKENS[6:7], left[4:5], False, True)[0].copy()
     fused = ride(slot, 5, TOKENS[6:7], given[5:6], True, True)[0].copy()

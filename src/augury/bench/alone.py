@@ -109,9 +109,7 @@ def alone(
                 spec, target=base.target, tokenizer=base.tokenizer, vocab_size=base.target.info.vocab_size, slots=1,
                 target_threads=threads, costs=lambda: meter.costs if meter else None,
             )  # fmt: skip
-        except (
-            Exception
-        ) as error:  # a constructor of the user's may raise anything; the others are measured all the same
+        except Exception as error:  # of a user's constructor, anything; the others are measured all the same
             tried[spec].why = first_line(error)
         else:
             made[spec] = Watched(drafter)

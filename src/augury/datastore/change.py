@@ -23,6 +23,7 @@ from typing import Protocol
 import numpy as np
 
 from augury.datastore.documents import LeftOut, Reading
+from augury.datastore.durable import sync
 from augury.datastore.index import MANIFEST, Index, Manifest, Piece, Source
 from augury.datastore.merge import merge
 from augury.datastore.order import DEPTH, END, Values, ValueType, as_values, keys, order, value_type
@@ -373,17 +374,9 @@ def _commit(place: Path, manifest: Manifest) -> None:
         file.write(manifest.dump())
         file.flush()
         os.fsync(file.fileno())
-    _sync(place)  # the segments' names before the manifest that names them
+    sync(place)  # the segments' names before the manifest that names them
     aside.replace(place / MANIFEST)
-    _sync(place)
-
-
-def _sync(place: Path) -> None:
-    directory = os.open(place, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync(place)
 
 
 def _sweep(place: Path) -> None:

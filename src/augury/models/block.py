@@ -161,19 +161,19 @@ class TorchForward:
         for i in order:
             layer = self.layers[i]
             self._keep(i, x, segments)
-            normed = _norm(x, layer.attn_norm, config.norm_eps)
+            normed = rms_norm(x, layer.attn_norm, config.norm_eps)
             if layer.pair_norm is not None:
-                normed = torch.cat([_norm(embedded, layer.pair_norm, config.norm_eps), normed], -1)
+                normed = torch.cat([rms_norm(embedded, layer.pair_norm, config.norm_eps), normed], -1)
             y = self._attention(i, layer, normed, segments, plans, rotations)
-            x = x + (y if layer.post_attn_norm is None else _norm(y, layer.post_attn_norm, config.norm_eps))
-            gate, up = layer.gate_up(_norm(x, layer.mlp_norm, config.norm_eps)).chunk(2, -1)
+            x = x + (y if layer.post_attn_norm is None else rms_norm(y, layer.post_attn_norm, config.norm_eps))
+            gate, up = layer.gate_up(rms_norm(x, layer.mlp_norm, config.norm_eps)).chunk(2, -1)
             y = layer.down(_activate(gate, config.activation) * up)
-            x = x + (y if layer.post_mlp_norm is None else _norm(y, layer.post_mlp_norm, config.norm_eps))
+            x = x + (y if layer.post_mlp_norm is None else rms_norm(y, layer.post_mlp_norm, config.norm_eps))
         if not logits:
             self._keep(config.layers, torch.zeros_like(x), segments)
             return x, None, None
         self._keep(config.layers, x, segments)
-        last = _norm(x, self.final_norm, config.norm_eps)
+        last = rms_norm(x, self.final_norm, config.norm_eps)
         scores = self.head(last.to(self.dtype))
         if config.logit_softcap:
             scores = torch.tanh(scores / config.logit_softcap) * config.logit_softcap
@@ -193,10 +193,10 @@ class TorchForward:
         sizes = [config.heads * width, config.kv_heads * width, config.kv_heads * width]
         q, k, v = (t.reshape(rows, -1, width) for t in torch.split(layer.qkv(x), sizes, -1))
         if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = _norm(q, layer.q_norm, config.norm_eps), _norm(k, layer.k_norm, config.norm_eps)
+            q, k = rms_norm(q, layer.q_norm, config.norm_eps), rms_norm(k, layer.k_norm, config.norm_eps)
         if config.ropes[index] >= 0:
             cos, sin = rotations[config.ropes[index]]
-            q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
         found = []
         at = 0
         for segment, plan in zip(segments, plans, strict=True):
@@ -254,12 +254,13 @@ class _Layer:
         self.post_mlp_norm = norm("post_mlp_norm") if config.post_norms else None
 
 
-def _norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root mean square norm over the last axis."""
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate pairs (i, i + r/2) of the first r dimensions; x f32[m, heads, hd], cos and sin f32[m, 1, r/2]."""
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate pairs (i, i + r/2) of the first r dimensions of x f[.., hd]; cos and sin f[.., r/2] are spread over x."""
     half = cos.shape[-1]
     a, b, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)

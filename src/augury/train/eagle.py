@@ -19,7 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from augury.models.block import rms_norm, rotate
 from augury.models.heads import HeadConfig
+from augury.models.rope import rope_table
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,9 @@ class EagleNet(nn.Module):
     def forward(self, batch: Batch, steps: int) -> list[Tensor]:
         """Normed features f[B, T, d] of each step, for ``logits``. Of step j the first j rows are none."""
         c, (b, t) = self.config, batch.tokens[:, 2:].shape
-        embedded = rms(F.embedding(batch.tokens[:, 1 : t + 1], self.embed), self.input_layernorm, c.norm_eps)
-        turn = rotation(t, c.head_dim, c.rope_theta, embedded)
+        embedded = rms_norm(F.embedding(batch.tokens[:, 1 : t + 1], self.embed), self.input_layernorm, c.norm_eps)
+        rope = rope_table({"rope_type": "default", "rope_theta": c.rope_theta}, c.head_dim, t, t)
+        cos, sin = (torch.from_numpy(x).to(embedded) for x in (rope.cos, rope.sin))
         feature = self.fc(batch.features)
         rows = torch.arange(t, device=embedded.device)
         past: list[tuple[Tensor, Tensor]] = []
@@ -93,16 +96,16 @@ class EagleNet(nn.Module):
         for step in range(steps):
             if step:
                 feature = torch.cat([torch.zeros_like(feature[:, :1]), feature[:, :-1]], 1)
-            x = torch.cat([embedded, rms(feature, self.hidden_norm, c.norm_eps)], -1)
+            x = torch.cat([embedded, rms_norm(feature, self.hidden_norm, c.norm_eps)], -1)
             sizes = [c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.head_dim]
             q, k, v = (y.view(b, t, -1, c.head_dim).transpose(1, 2) for y in self.qkv(x).split(sizes, -1))
-            q, k = turned(q, turn), turned(k, turn)
+            q, k = rotate(q, cos, sin), rotate(k, cos, sin)
             past.append((k, v))
             y = self._attend(q, past, rows)
             feature = feature + self.o(y.transpose(1, 2).reshape(b, t, -1))
-            gate, up = self.gate_up(rms(feature, self.post_attention_layernorm, c.norm_eps)).chunk(2, -1)
+            gate, up = self.gate_up(rms_norm(feature, self.post_attention_layernorm, c.norm_eps)).chunk(2, -1)
             feature = feature + self.down(F.silu(gate) * up)
-            found.append(rms(feature, self.norm, c.norm_eps))
+            found.append(rms_norm(feature, self.norm, c.norm_eps))
         return found
 
     def _attend(self, q: Tensor, past: Sequence[tuple[Tensor, Tensor]], rows: Tensor) -> Tensor:
@@ -185,25 +188,6 @@ def hits(net: EagleNet, batch: Batch, ids: Tensor, steps: int) -> tuple[Tensor, 
     for step in range(1, steps):
         chains = chains & (F.pad(batch.weight[:, step:], (0, step)) > 0)
     return torch.stack(right, -1).cumprod(-1).bool(), chains
-
-
-def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root mean square norm over the last axis."""
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight
-
-
-def rotation(rows: int, head_dim: int, theta: float, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [rows, head_dim / 2]."""
-    powers = torch.arange(0, head_dim, 2, dtype=torch.float, device=like.device) / head_dim
-    angles = torch.arange(rows, dtype=torch.float, device=like.device)[:, None] * theta**-powers
-    return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
-
-
-def turned(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate pairs (i, i + hd / 2) of [B, heads, T, hd]."""
-    cos, sin = turn
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
 def shifted(x: Tensor, by: int) -> Tensor:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from augury.errors import InputError
 from augury.models.forward import Rides
@@ -115,7 +115,7 @@ def _write(directory: Path, net: EagleNet, ids: IntArray) -> None:
 
 def _split(talks: Sequence[Conversation], forward: Rides, eps: float) -> tuple[list[Conversation], list[Conversation]]:
     """(Greedy conversations to measure on, the others): the last that were collected."""
-    words = _all_words(forward)
+    words = forward.words(np.arange(len(forward.embed), dtype=np.int32)).float()
     held: list[int] = []
     for i in range(len(talks) - 1, max(len(talks) * 3 // 4, 0), -1):
         if len(held) == HELD_OUT:
@@ -126,9 +126,3 @@ def _split(talks: Sequence[Conversation], forward: Rides, eps: float) -> tuple[l
     asked = {talks[i].tokens[: talks[i].prompt_length].tobytes() for i in held}
     learnt = [talk for talk in talks if talk.tokens[: talk.prompt_length].tobytes() not in asked]
     return [talks[i] for i in held], learnt
-
-
-def _all_words(forward: Rides) -> Tensor:
-    import numpy as np
-
-    return forward.words(np.arange(len(forward.embed), dtype=np.int32)).float()

@@ -15,7 +15,6 @@ Metadata say which target and which taps it is of. One process at a time may wri
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -28,6 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from augury.datastore.durable import sync
 from augury.errors import InputError, ModelError, first_line
 from augury.models.target import TargetInfo
 from augury.tree import IntArray
@@ -188,11 +188,11 @@ def write_shard(directory: Path, origin: Origin, number: int, conversations: Seq
         directory.mkdir(parents=True, exist_ok=True)
         try:
             save_file(tensors, aside, {_KEY: json.dumps(told, sort_keys=True)})
-            _sync(aside)
+            sync(aside)
             aside.replace(path)
         finally:
             aside.unlink(missing_ok=True)
-        _sync(directory)
+        sync(directory)
     except (OSError, SafetensorError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else first_line(error)
         raise InputError(f"cannot write {path}: {why}") from None
@@ -254,11 +254,3 @@ def _check_origin(path: Path, found: Origin, wanted: Origin) -> None:
 
 def _kind(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
