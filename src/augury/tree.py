@@ -195,10 +195,21 @@ class DraftTree:
         for i, parent in enumerate(parents):  # a child from a surer drafter lifts nobody above its parent
             if parent >= 0:
                 survival[i] = min(survival[i], survival[parent])
-        order = range(len(tokens))
-        if len(tokens) > MAX_NODES:
-            best = sorted(order, key=lambda i: (-survival[i], i))[:MAX_NODES]
-            order = sorted(best)  # type: ignore[assignment]
+        return DraftTree.best(tokens, parents, survival, source, laws)
+
+    @staticmethod
+    def best(
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        survival: Sequence[float],
+        source: Sequence[int],
+        laws: Mapping[int, FloatArray] = _NO_LAWS,
+        nodes: int = MAX_NODES,
+    ) -> DraftTree:
+        """The ``nodes`` nodes of greatest survival of however many, in order; survival is never above a parent's."""
+        order: Sequence[int] = range(len(tokens))
+        if len(tokens) > nodes:
+            order = sorted(sorted(order, key=lambda i: (-survival[i], i))[:nodes])
         new = {old: i for i, old in enumerate(order)}
         new[-1] = -1
         return DraftTree(
@@ -223,3 +234,10 @@ class Path:
 
     nodes: tuple[int, ...]
     next_token: int
+
+
+def common(a: IntArray, b: IntArray) -> int:
+    """Length of the common beginning of two i32[n] texts."""
+    n = min(len(a), len(b))
+    different = np.flatnonzero(a[:n] != b[:n])
+    return int(different[0]) if len(different) else n

@@ -11,7 +11,8 @@ from augury.conformance.identity import examine, watched
 from augury.conformance.kit import check_drafter
 from augury.conformance.toys import ToyTarget
 from augury.drafters import make
-from augury.drafters.eagle import SHIPPED, Eagle
+from augury.drafters.eagle import Eagle
+from augury.drafters.riding import SHIPPED
 from augury.engine.engine import Engine
 from augury.errors import InputError, ModelError
 from augury.models.heads import Head, HeadConfig, shapes, write_head
@@ -26,7 +27,7 @@ RULES = ("coupled", "rejection", "block")
 class Ridden(ToyTarget):
     """A toy whose head is another toy, or the toy itself, over a cache as a head has it; it checks what it is fed.
 
-    A hidden state is (token, position); a feature that the head leaves is the number of its row.
+    A hidden state is (token, position); a feature that the head leaves is the number of the text up to its row.
     """
 
     def __init__(self, *args, seed_of_head=None, ids=tuple(range(V)), **options):
@@ -35,6 +36,7 @@ class Ridden(ToyTarget):
         self.ids = list(ids)
         self.fed = 0
         self._heads: dict[int, list[int]] = {}
+        self._numbers: dict[tuple[int, ...], float] = {}
 
     def tap(self, layers):
         def features(slot, begin, end):
@@ -44,24 +46,32 @@ class Ridden(ToyTarget):
 
         return features
 
+    def number(self, text):
+        return self._numbers.setdefault(tuple(text), float(len(self._numbers)))
+
     def attach(self, head):
-        def ride(slot, length, tokens, given, fuse, logits):
+        def ride(slot, length, tokens, given, fuse, logits, parents=None):
             rows = self._heads.setdefault(slot, [])
             assert length < len(rows) or length == max(len(rows) - 1, 0) or not rows, "a row was left out"
             if not length:
                 assert fuse
                 rows[:] = [int(given[0, 0])]
             del rows[length + 1 :]
+            chain = np.arange(-1, len(tokens) - 1)
+            parents = chain if parents is None else parents
+            texts = []
+            for token, parent in zip(tokens.tolist(), parents.tolist(), strict=True):
+                texts.append([*(rows if parent < 0 else texts[parent]), token])
             if fuse:
                 assert given[:, 1].tolist() == list(range(length, length + len(tokens)))
                 assert given[:, 0].tolist() == [rows[length], *tokens[:-1].tolist()]
             else:
-                assert given.tolist() == [[float(length - 1)]]
-                assert len(tokens) == 1
-            rows.extend(tokens.tolist())
+                assert given[:, 0].tolist() == [self.number(text[:-1]) for text in texts]
+            if np.array_equal(parents, chain):
+                rows.extend(tokens.tolist())
             self.fed += len(tokens)
-            law = self.says.row(rows)[self.ids]
-            return np.tile(law, (len(tokens), 1)), np.arange(length, length + len(tokens), dtype=np.float32)[:, None]
+            laws = [self.says.row(text)[self.ids] for text in texts]
+            return np.array(laws[len(laws) - logits :]), np.array([[self.number(text)] for text in texts], np.float32)
 
         return ride
 
@@ -92,15 +102,16 @@ def made(directory, vocab=V, size=V, **changes):
 # ---- on toys -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize(("width", "rules"), [(2, RULES[:1]), (1, RULES[1:])], ids=["tree", "drawn chain"])
-def test_the_kit_passes(tmp_path, width, rules, monkeypatch):
+def test_the_kit_passes(tmp_path, width, rules, beam, monkeypatch):
     """The kit's own toys, with a head that is another toy."""
     monkeypatch.setattr(ToyTarget, "tap", Ridden.tap)
     monkeypatch.setattr(ToyTarget, "attach", lambda self, found: ridden(self))
 
     def eagle(target):
         size = target.info.vocab_size
-        return Eagle(str(made(tmp_path / str(size), size, size)), depth=3, width=width, target=target)
+        return Eagle(str(made(tmp_path / str(size), size, size)), depth=3, width=width, beam=beam, target=target)
 
     report = check_drafter(eagle, rules=rules, samples=2000)
     assert report.passed, str(report)
@@ -128,7 +139,8 @@ def test_a_head_that_knows_the_target_is_always_right(head, temperature):
     assert found.record.accepted == found.record.drafted > 30
 
 
-def test_after_wrong_guesses_it_reads_what_came_instead(head):
+@pytest.mark.parametrize("beam", [1, 2, 8])
+def test_after_wrong_guesses_it_reads_what_came_instead(head, beam):
     """What the toy asserts of its rows holds at every step, behind refusals too."""
 
     class Mostly:
@@ -141,12 +153,35 @@ def test_after_wrong_guesses_it_reads_what_came_instead(head):
     target = Ridden(V, seed=3)
     target.says = Mostly
     plain = Engine(ToyTarget(V, seed=3)).generate([1, 2, 3, 1], max_tokens=80).tokens
-    with Engine(target, on_toy(head, target, depth=3, width=2)) as engine:
+    with Engine(target, on_toy(head, target, depth=3, width=3, beam=beam)) as engine:
         found = engine.generate([1, 2, 3, 1], max_tokens=80)
     assert found.tokens == plain
     assert found.record.accepted > 20
-    assert sum(step.accepted < 3 for step in found.record.steps) > 5
+    assert sum(step.accepted < 3 for step in found.record.steps) > 2
     assert not any(p.fault for step in found.record.steps for p in step.proposals)
+
+
+def test_a_tree_has_the_likeliest_nodes_wherever_they_hang(head):
+    """Against a search of all paths; what is offered of 9 nodes is what has the greatest survival of all."""
+    target = Ridden(V, seed=3)
+    eagle = Eagle(str(head), depth=3, width=V, beam=8, nodes=9, target=target)
+    with Engine(target, [("eagle", eagle)]) as engine:
+        found = engine.generate([1, 2, 3, 1], max_tokens=4)
+    step = found.record.steps[0]
+
+    def grown(text, above, depth):
+        logits = target.row(text).astype(np.float64)
+        law = np.exp(logits - logits.max())
+        law /= law.sum()
+        for token in range(V):
+            yield above * law[token], [*text, token]
+            if depth > 1:
+                yield from grown([*text, token], above * law[token], depth - 1)
+
+    wanted = sorted(grown([1, 2, 3, 1], 1.0, 3), key=lambda x: -x[0])[:9]
+    offered = {tuple(step.tree.tokens[step.tree.path(i)].tolist()) for i in range(len(step.tree))}
+    assert offered == {tuple(text[4:]) for _, text in wanted}
+    assert max(step.tree.depths) > 1
 
 
 def test_requests_in_their_slots_and_a_conversation_that_goes_on(head):
@@ -251,7 +286,7 @@ def test_a_head_for_other_weights_is_refused(loaded, random_head, tmp_path):
 
 @real
 @native
-@pytest.mark.skipif(not (SHIPPED / "smollm2-135m").is_dir(), reason="no head is shipped")
+@pytest.mark.skipif(not (SHIPPED / "smollm2-135m" / "eagle").is_dir(), reason="no head is shipped")
 def test_the_shipped_head_guesses_prose(loaded):
     eagle = make("eagle", target=loaded.target)
     with Engine(

@@ -265,7 +265,7 @@ def test_a_switch_without_arithmetic_may_be_on(place: Path) -> None:
         ({"eagle_aux_hidden_state_layer_ids": [1, 2]}, "[1, 2]; 3 layers"),
         ({"eagle_aux_hidden_state_layer_ids": [-1, 2, 3]}, "[-1, 2, 3]"),
         ({"transformer_layer_config": []}, "transformer_layer_config is []"),
-        ({"augury": {"kind": "medusa", "target": "", "target_digest": ""}}, "kind 'eagle'"),
+        ({"augury": {"kind": "medusa", "target": "", "target_digest": ""}}, "'eagle' beside 'eagle3'"),
         ({"augury": 3}, "augury is 3; a JSON object"),
     ],
 )

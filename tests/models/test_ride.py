@@ -89,7 +89,7 @@ def test_a_head_is_what_the_paper_draws(kind: str, tied: bool) -> None:
     slot = target.open()
     target.prefill(slot, TOKENS[:20])
     given = features(slot, 0, 20)
-    logits, left = ride(slot, 0, TOKENS[1:21], given, True, True)
+    logits, left = ride(slot, 0, TOKENS[1:21], given, True, 20)
     forward = target.forward
     expected, state = plain(head, forward.embed, forward.words(IDS), TOKENS[1:21], given)
     assert logits.shape == (20, SMALL)
@@ -123,23 +123,43 @@ def aboard(kind: str, n: int) -> tuple[int, FloatArray, Rider]:
 
 def test_in_pieces_and_after_going_back_a_head_says_the_same(kind: str) -> None:
     slot, given, ride = aboard(kind, 20)
-    whole, left = (x.copy() for x in ride(slot, 0, TOKENS[1:21], given, True, True))
-    ride(slot, 0, TOKENS[1:9], given[:8], True, False)
-    ride(slot, 8, TOKENS[1:4], given[:3], True, True)  # forgotten
-    ride(slot, 8, TOKENS[9:10], left[7:8].copy(), False, True)  # a guess, forgotten too
-    logits, features_left = ride(slot, 8, TOKENS[9:21], given[8:], True, True)
+    whole, left = (x.copy() for x in ride(slot, 0, TOKENS[1:21], given, True, 20))
+    ride(slot, 0, TOKENS[1:9], given[:8], True, 0)
+    ride(slot, 8, TOKENS[1:4], given[:3], True, 3)  # forgotten
+    ride(slot, 8, TOKENS[9:10], left[7:8].copy(), False, 1)  # a guess, forgotten too
+    logits, features_left = ride(slot, 8, TOKENS[9:21], given[8:], True, 12)
     close = np.array_equal if kind == "native" else (lambda a, b: np.allclose(a, b, atol=1e-3, rtol=1e-3))
     assert close(logits, whole[8:])
     assert close(features_left, left[8:])
 
 
+def test_a_forest_is_so_many_chains(kind: str) -> None:
+    """Two trees of guesses behind one cache: every row is what it is in a chain, and logits come of the last rows."""
+    slot, given, ride = aboard(kind, 9)
+    _, left = (x.copy() for x in ride(slot, 0, TOKENS[1:10], given, True, 1))
+    parents = np.array([-1, 0, -1, 2, 0, 3], np.int32)
+    tokens = TOKENS[10:16].copy()
+    fed = np.random.default_rng(0).standard_normal((6, WIDTH)).astype(np.float32)
+    fed[parents < 0] = left[-1]
+    logits, found = (x.copy() for x in ride(slot, 9, tokens, fed, False, 2, parents))
+    assert logits.shape == (2, SMALL)
+    close = np.array_equal if kind == "native" else (lambda a, b: np.allclose(a, b, atol=1e-3, rtol=1e-3))
+    for row in range(6):
+        path = [row]
+        while parents[path[0]] >= 0:
+            path.insert(0, int(parents[path[0]]))
+        alone, own = ride(slot, 9, tokens[path], fed[path], False, 1)
+        assert close(own[-1], found[row])
+        assert row < 4 or close(alone[0], logits[row - 4])
+
+
 def test_its_own_feature_takes_the_place_of_the_fused_one(kind: str) -> None:
     """Row 1 fed with what row 0 left differs from row 1 fed with the target's hidden states, and repeats itself."""
     slot, given, ride = aboard(kind, 6)
-    _, left = (x.copy() for x in ride(slot, 0, TOKENS[1:6], given[:5], True, True))
-    alone = ride(slot, 5, TOKENS[6:7], left[4:5], False, True)[0].copy()
-    fused = ride(slot, 5, TOKENS[6:7], given[5:6], True, True)[0].copy()
-    again = ride(slot, 5, TOKENS[6:7], left[4:5], False, True)[0].copy()
+    _, left = (x.copy() for x in ride(slot, 0, TOKENS[1:6], given[:5], True, 5))
+    alone = ride(slot, 5, TOKENS[6:7], left[4:5], False, 1)[0].copy()
+    fused = ride(slot, 5, TOKENS[6:7], given[5:6], True, 1)[0].copy()
+    again = ride(slot, 5, TOKENS[6:7], left[4:5], False, 1)[0].copy()
     assert np.array_equal(alone, again)
     assert np.abs(alone - fused).max() > 0.1
 

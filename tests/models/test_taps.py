@@ -68,7 +68,7 @@ def test_the_stream_in_front_of_the_first_layer_is_the_embedding_and_behind_the_
     assert np.abs((normed @ head.T).numpy() - logits).max() < 0.05 * np.abs(logits).max()
 
 
-def test_a_prompt_a_chain_and_a_tree_leave_the_same_but_for_what_a_prompt_does_not_compute(kind: str) -> None:
+def test_a_prompt_a_chain_and_a_tree_leave_the_same(kind: str) -> None:
     target = runner(kind)
     features = target.tap([1, 2, LAYERS])
     alone = known(target, features, TOKENS[:30])
@@ -83,17 +83,14 @@ def test_a_prompt_a_chain_and_a_tree_leave_the_same_but_for_what_a_prompt_does_n
     found = features(slot, 0, 26).reshape(26, 3, WIDTH)
     alone = alone.reshape(30, 3, WIDTH)
     close = np.array_equal if kind == "native" else (lambda a, b: np.allclose(a, b, atol=0.05, rtol=0.02))
-    assert close(found[:, :2], alone[:26, :2])
-    assert close(found[20:, 2], alone[20:26, 2])
-    assert not found[:20, 2].any()
-    assert alone[:20, 2].any(axis=-1).all()
+    assert close(found, alone[:26])
     target.truncate(slot, 22)
     assert np.array_equal(features(slot, 0, 22), found[:22].reshape(22, -1))
     with pytest.raises(InputError, match="slot 0 holds 22 tokens, there are no hidden states of 0 to 23"):
         features(slot, 0, 23)
     target.verify([slot], [int(TOKENS[22])], [DraftTree.chain(TOKENS[23:26], [0.5] * 3)])
     target.commit([slot], [Path((0, 1, 2), 0)])
-    assert close(features(slot, 0, 26).reshape(26, 3, WIDTH)[:, :2], alone[:26, :2])
+    assert close(features(slot, 0, 26).reshape(26, 3, WIDTH), alone[:26])
 
 
 def test_slots_do_not_see_each_other(kind: str) -> None:

@@ -8,7 +8,8 @@ from test_ride import HD, HEADS, KV, TAPS, WIDTH, F, made_head
 from test_taps import TOKENS, VOCAB, runner
 
 from augury.models.heads import Head, HeadConfig
-from augury.train.eagle import Batch, EagleNet, hits, loss
+from augury.train.eagle import EagleNet
+from augury.train.learning import Batch, hits, logits, loss
 
 IDS = np.sort(np.random.default_rng(2).permutation(VOCAB)[:23]).astype(np.int32)
 T, STEPS = 30, 4
@@ -32,23 +33,23 @@ def on_board():
     hidden = torch.from_numpy(features(slot, 0, T))
     tokens = torch.from_numpy(TOKENS[: T + 2].astype(np.int64))
     laws = torch.randn(1, T, WIDTH, generator=torch.Generator().manual_seed(3))
-    return net, ride, slot, Batch(tokens[None], hidden[None], laws, torch.ones(1, T))
+    return net, ride, slot, Batch(tokens[None], hidden[None], laws, torch.ones(1, T), torch.ones(1, T, dtype=torch.bool))
 
 
 def test_every_step_of_training_is_a_step_of_drafting():
     net, ride, slot, batch = on_board()
     with torch.no_grad():
-        found = [net.logits(normed)[0].numpy() for normed in net(batch, STEPS)]
+        found = [logits(net, normed)[0].numpy() for normed in net(batch, STEPS)]
     given, tokens = batch.features[0].numpy(), TOKENS[: T + 2]
-    whole, left = (x.copy() for x in ride(slot, 0, tokens[1 : T + 1], given, True, True))
+    whole, left = (x.copy() for x in ride(slot, 0, tokens[1 : T + 1], given, True, T))
     assert np.abs(found[0] - whole).max() < 1e-3
     for start in (0, 7, T - STEPS):
-        ride(slot, 0, tokens[1 : start + 2], given[: start + 1], True, True)
+        ride(slot, 0, tokens[1 : start + 2], given[: start + 1], True, 1)
         feature = left[start : start + 1]
         for step in range(1, STEPS):
             row = start + step
-            logits, feature = (x.copy() for x in ride(slot, row, tokens[row + 1 : row + 2], feature, False, True))
-            assert np.abs(found[step][row] - logits[0]).max() < 1e-3
+            scores, feature = (x.copy() for x in ride(slot, row, tokens[row + 1 : row + 2], feature, False, 1))
+            assert np.abs(found[step][row] - scores[0]).max() < 1e-3
 
 
 def test_hits_are_what_a_chain_would_have_guessed():
@@ -59,27 +60,27 @@ def test_hits_are_what_a_chain_would_have_guessed():
     for start in (3, 12):
         for step in range(2):
             tokens = batch.tokens[0].numpy().astype(np.int32)
-            ride(slot, 0, tokens[1 : start + 2], given[: start + 1], True, True)
-            logits, feature = ride(slot, start, tokens[start + 1 : start + 2], given[start : start + 1], True, True)
+            ride(slot, 0, tokens[1 : start + 2], given[: start + 1], True, 1)
+            scores, feature = ride(slot, start, tokens[start + 1 : start + 2], given[start : start + 1], True, 1)
             for i in range(step):
                 row = start + 1 + i
-                logits, feature = ride(slot, row, tokens[row + 1 : row + 2], feature.copy(), False, True)
-            batch.tokens[0, start + step + 2] = ids[int(logits[-1].argmax())]
+                scores, feature = ride(slot, row, tokens[row + 1 : row + 2], feature.copy(), False, 1)
+            batch.tokens[0, start + step + 2] = ids[int(scores[-1].argmax())]
     right, chains = hits(net, batch, ids, STEPS)
     assert right[0, 3, :2].all()
     assert right[0, 12, :2].all()
     assert chains[0].tolist() == [True] * (T - STEPS + 1) + [False] * (STEPS - 1)
     for start in range(T - STEPS + 1):
         tokens = batch.tokens[0].numpy().astype(np.int32)
-        logits, feature = ride(slot, 0, tokens[1 : start + 2], given[: start + 1], True, True)
+        scores, feature = ride(slot, 0, tokens[1 : start + 2], given[: start + 1], True, 1)
         for i in range(STEPS):
-            hit = IDS[int(logits[-1].argmax())] == tokens[start + 2 + i]
+            hit = IDS[int(scores[-1].argmax())] == tokens[start + 2 + i]
             assert bool(right[0, start, i]) == hit
             if not hit:
                 assert not right[0, start, i:].any()
                 break
             row = start + 1 + i
-            logits, feature = ride(slot, row, tokens[row + 1 : row + 2], feature[-1:].copy(), False, True)
+            scores, feature = ride(slot, row, tokens[row + 1 : row + 2], feature[-1:].copy(), False, 1)
 
 
 def test_it_learns_a_law_it_can_know():
@@ -87,7 +88,7 @@ def test_it_learns_a_law_it_can_know():
     net, _, _, batch = on_board()
     optimiser = torch.optim.AdamW(net.parameters(), lr=5e-3)
     with torch.no_grad():
-        law = net.logits(batch.laws).softmax(-1)
+        law = logits(net, batch.laws).softmax(-1)
         entropy = float(-(law * law.log()).sum(-1).mean())
     first = loss(net, batch, 3).item()
     for _ in range(150):

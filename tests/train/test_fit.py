@@ -26,7 +26,7 @@ from augury.train.shards import Conversation, Shard, existing
 
 TAPS = (0, 1, 2)
 RECIPE = Recipe(passes=4, rows=256, steps=3, rate=8e-3)
-FITTED = {"taps": TAPS, "recipe": RECIPE, "drafted": 96, "inner": 64, "seed": 0}
+FITTED = {"kind": "eagle", "taps": TAPS, "recipe": RECIPE, "drafted": 96, "inner": 64, "seed": 0}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,11 +67,11 @@ def test_it_learns_and_leaves_a_head_that_can_be_used(tiny, fitted):
     assert [one.done for one in passes] == [1.0, 2.0, 3.0, 4.0]
     assert passes[-1].loss < passes[0].loss - 0.1
     assert all(isinstance(one.measured, Measured) and one.measured.chains > 10 for one in passes)
-    head = read_head(directory / "head")
+    head = read_head(directory / "eagle")
     assert (head.config.taps, head.config.target_digest, len(head.draft_ids)) == (TAPS, tiny.target.info.digest, 96)
     prompt = [1, 2, 3, 70, 71]
     plain = Engine(tiny.target).generate(prompt, max_tokens=24).tokens
-    with Engine(tiny.target, [("eagle", make(f"eagle:{directory / 'head'}", target=tiny.target))]) as engine:
+    with Engine(tiny.target, [("eagle", make(f"eagle:{directory / 'eagle'}", target=tiny.target))]) as engine:
         found = engine.generate(prompt, max_tokens=24)
     assert found.tokens == plain
     assert found.record.drafted > 10
@@ -84,7 +84,7 @@ def test_what_was_stopped_goes_on_as_if_it_had_not(tiny, data, fitted, tmp_path)
         if told.done >= 2.0:
             break  # within a pass that has ended, and whatever follows is done anew
     list(fit_head(tiny, directory, **FITTED))
-    ours, theirs = read_head(directory / "head").weights, read_head(whole / "head").weights
+    ours, theirs = read_head(directory / "eagle").weights, read_head(whole / "eagle").weights
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert list(fit_head(tiny, directory, **FITTED)) == []
 
@@ -99,7 +99,7 @@ def test_a_state_of_something_else_is_refused(tiny, fitted, tmp_path):
 @pytest.mark.parametrize("damage", [lambda whole: whole[:1000], lambda whole: b"", lambda whole: b"x" * 64])
 def test_a_damaged_state_is_one_line(tiny, fitted, tmp_path, damage):
     directory = copied(fitted[0], tmp_path / "d")
-    state = directory / "state.safetensors"
+    state = directory / "eagle-state.safetensors"
     state.write_bytes(damage(state.read_bytes()))
     with pytest.raises(InputError, match=r"state\.safetensors is damaged \(.*\); delete it to begin anew") as one:
         list(fit_head(tiny, directory, **FITTED))
@@ -121,7 +121,7 @@ def test_a_loss_that_is_no_number_is_not_kept(tiny, data, tmp_path):
     directory = copied(data, tmp_path / "f")
     with pytest.raises(InputError, match=r"the loss is (nan|inf); begin anew with a smaller rate than 1e\+18"):
         list(fit_head(tiny, directory, **FITTED | {"recipe": replace(RECIPE, rate=1e18)}))
-    assert not (directory / "state.safetensors").exists()
+    assert not (directory / "eagle-state.safetensors").exists()
 
 
 def test_without_text_there_is_nothing_to_learn(tiny, tmp_path):
@@ -169,7 +169,8 @@ def test_rows_of_a_batch_stand_where_the_head_will_read_them(tiny, data):
     assert len(greedy) > 2
     batch = batch_of(greedy[:1], forward.final_norm, 1e-5, torch.device("cpu"))
     words = forward.words(np.arange(272, dtype=np.int32)).float()
-    known = batch.weight[0] > 0
+    assert batch.answer[0].sum() == len(greedy[0].answer)
+    known = (batch.weight[0] > 0) & batch.answer[0]
     said = (batch.laws[0] @ words.T).argmax(-1)
     assert (said == batch.tokens[0, 2:])[known].float().mean() > 0.9
 
@@ -215,7 +216,7 @@ def test_one_command_trains_a_head_for_the_embedded_model(tmp_path):
     small = ["--shards", "1", "--conversations", "4", "--answer-tokens", "24", "--passes", "1", "--drafted", "512"]
     done = CliRunner().invoke(app, ["train", "eagle", "smollm2-135m", "--out", str(out), *small])
     assert done.exit_code == 0, done.output
-    assert f"eagle:{out / 'head'}" in done.output.replace("\n", "")
-    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert f"eagle:{out / 'eagle'}" in done.output.replace("\n", "")
+    lines = [json.loads(line) for line in (out / "eagle-log.jsonl").read_text().splitlines()]
     assert lines[-1]["pass"] == 1.0
-    assert read_head(out / "head").config.target == "smollm2-135m"
+    assert read_head(out / "eagle").config.target == "smollm2-135m"

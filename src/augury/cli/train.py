@@ -14,13 +14,12 @@ from augury.bench.prompts import read as read_prompts
 from augury.cli.flags import Running
 from augury.cli.terminal import note, progress
 from augury.errors import InputError, UnknownName
-
-KINDS = ("eagle",)
+from augury.models.heads import KINDS
 
 
 def train(
     running: Running,
-    kind: Annotated[str, Argument(help="Of head: eagle.", metavar="KIND")],
+    kind: Annotated[str, Argument(help=f"Of head: {', '.join(KINDS)}.", metavar="KIND")],
     target: Annotated[str, Argument(help="Embedded name, directory or GGUF file.")],
     out: Annotated[Path, Option(help="Directory for text, state and head; what is there is gone on with.")],
     prompts: Annotated[
@@ -33,17 +32,24 @@ def train(
     batch: Annotated[int, Option(help="Conversations that run together.", min=1, rich_help_panel="Text")] = 64,
     seed: Annotated[int, Option(help="Of text and head.", rich_help_panel="Text")] = 0,
     passes: Annotated[int, Option(help="Over the text.", min=1, rich_help_panel="Head")] = 4,
-    steps: Annotated[int, Option(help="Of training-time test.", min=1, max=8, rich_help_panel="Head")] = 4,
+    steps: Annotated[
+        int,
+        Option(
+            help="Of its own that an eagle learns on; places that others guess.", min=1, max=8, rich_help_panel="Head"
+        ),
+    ] = 4,
     rate: Annotated[float, Option(help="Greatest learning rate.", rich_help_panel="Head")] = 1.5e-3,
     drafted: Annotated[int, Option(help="Tokens it can guess.", min=16, rich_help_panel="Head")] = 8192,
     inner: Annotated[int, Option(help="Width of its MLP.", min=16, rich_help_panel="Head")] = 1024,
 ) -> None:
-    """Train a draft head on text that the target itself writes; then ``--drafters eagle:DIR/head`` uses it.
+    """Train a draft head on text that the target itself writes; then ``--drafters KIND:DIR/KIND`` uses it.
 
     May be stopped at any time: the same command goes on.
     """
     if kind not in KINDS:
         raise UnknownName("kind of head", kind, KINDS)
+    if kind != "eagle" and steps < 2:
+        raise InputError(f"steps is {steps}; a {kind} head guesses 2 places or more")
     if not 0.0 < rate < 1.0:
         raise InputError(f"rate is {rate}; it must lie between 0 and 1, such as 1.5e-3")
     from augury.models.load import load_target
@@ -69,9 +75,9 @@ def train(
             )
     recipe = Recipe(passes=passes, steps=steps, rate=rate, seed=seed)
     clock = time.perf_counter()
-    with (out / "log.jsonl").open("a", encoding="utf-8") as log:
+    with (out / f"{kind}-log.jsonl").open("a", encoding="utf-8") as log:
         for now in fit_head(
-            loaded, out, taps=taps, recipe=recipe, drafted=drafted, inner=inner, seed=seed,
+            loaded, out, kind=kind, taps=taps, recipe=recipe, drafted=drafted, inner=inner, seed=seed,
             device=fits_on(loaded),
         ):  # fmt: skip
             line = f"pass {now.done:.2f} of {passes}: loss {now.loss:.3f}, {now.rows_per_second:.0f} rows a second"
@@ -85,4 +91,4 @@ def train(
             note(line)
             log.write(json.dumps(entry) + "\n")
             log.flush()
-    typer.echo(f"use it with: --drafters suffix,prediction,eagle:{out / 'head'}")
+    typer.echo(f"use it with: --drafters suffix,prediction,{kind}:{out / kind}")

@@ -37,6 +37,10 @@ class DrafterSpec:
 
 
 DRAFTERS: Mapping[str, DrafterSpec] = MappingProxyType({
+    "block": DrafterSpec(
+        "augury.drafters.block:Block", "a trained head on the target's own hidden states, all places in one forward",
+        "a head trained for the target: block:DIRECTORY",
+    ),
     "eagle": DrafterSpec(
         "augury.drafters.eagle:Eagle", "a trained head on the target's own hidden states (EAGLE-3)",
         "a head trained for the target: eagle:DIRECTORY",
@@ -46,6 +50,10 @@ DRAFTERS: Mapping[str, DrafterSpec] = MappingProxyType({
     ),
     "lookahead": DrafterSpec(
         "augury.drafters.lookahead:Lookahead", "what the target itself guessed for places ahead (Jacobi, lookahead)"
+    ),
+    "medusa": DrafterSpec(
+        "augury.drafters.medusa:Medusa", "trained heads on the target's own hidden state, one for each place ahead",
+        "heads trained for the target: medusa:DIRECTORY",
     ),
     "memory": DrafterSpec(
         "augury.drafters.memory:Memory", "what followed similar contexts in answers given to the same user before",

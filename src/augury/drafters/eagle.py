@@ -2,111 +2,64 @@
 
 EAGLE-3, Li et al. 2025, arXiv:2503.01840. What three layers of the target thought of the text so far is fused into a
 feature; with the next token's embedding it makes the feature one place further, from which the likely tokens are read.
-Behind the root the head goes on from features of its own. It keeps keys and values of its one layer for each of the
-target's slots, and the hidden states it reads lie in the target's cache, so a conversation that goes on in a slot is
-not read again.
+Behind the root the head goes on from features of its own, each level of its tree in one forward.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from augury.budget import Costs
 from augury.drafters.drafter import View
-from augury.drafters.spine import RANKS, Spine
-from augury.drafters.survival import Line
-from augury.errors import InputError
-from augury.models.heads import read_head
-from augury.models.slots import common
+from augury.drafters.riding import Riding
 from augury.models.target import Target
-from augury.tree import FloatArray, IntArray
-
-SHIPPED = Path(__file__).parent.parent / "heads"
-"""Heads that come with the package, in directories named as their targets."""
-
-LINES = (*[Line()] * RANKS, *[Line(0.5, 0.0)] * RANKS, Line(0.5, 0.0))
-"""Kinds of ``spine``: greedy, coupled, drawn."""
-
-_ROWS = 256  # of one forward when a prompt is read
+from augury.tree import FloatArray
 
 
-class Eagle(Spine):
-    """See the module's text.
-
-    Args:
-        head: a directory that ``augury train eagle`` or ``speculators`` wrote; empty: the one shipped for the target.
-        depth: see ``Spine``.
-        width: see ``Spine``.
-        target: on which the head rides.
-        costs: see ``Spine``.
-
-    Raises:
-        InputError: no head is shipped for the target, or nothing can ride on it.
-        ModelError: the head is damaged, or was trained for another target.
-    """
+class Eagle(Riding):
+    """See the module's text; for what is given and raised, ``Riding``."""
 
     def __init__(
         self,
         head: str = "",
         depth: int = 6,
-        width: int = 3,
+        width: int = 6,
+        beam: int = 8,
+        nodes: int = 23,
         *,
         target: Target,
         costs: Callable[[], Costs | None] | None = None,
     ) -> None:
-        super().__init__(depth, width, LINES, costs)
-        found = read_head(Path(head) if head else shipped(target.info.name))
-        self._ride = target.attach(found)
-        self._features = target.tap(found.config.taps)
-        self._ids = found.draft_ids
-        self._vocab = target.info.vocab_size
-        self._held: dict[int, IntArray] = {}  # slot: tokens of which the head has all rows but one
-        self._left: list[FloatArray] = []  # features by place of the path that is followed
+        super().__init__("eagle", head, depth, width, beam, nodes, target, costs)
+        self._left: dict[tuple[int, ...], FloatArray] = {}  # features by path, in this step
+        self._lying: tuple[int, ...] = ()  # the path whose rows lie behind the text in the head's cache
 
-    def open(self, view: View) -> None:
-        """Begin a request, and read its prompt but for the last row, which proposing computes anyway."""
-        super().open(view)
-        if view.length > 2:
-            self._read(view, view.length - 2, logits=False)
+    def rows(self, view: View, paths: Sequence[Sequence[int]]) -> Sequence[FloatArray]:
+        """Logits of the head."""
+        if paths[0]:
+            return self._wide(self._guesses(view, [tuple(path) for path in paths]))
+        logits, left = self._read(view, view.length - 1, 1)
+        self._left, self._lying = {(): left[-1].copy()}, ()
+        return self._wide(logits)
 
-    def room(self, view: View) -> int:
-        """None behind a single token: the target has no hidden states in front of it."""
-        return view.room if view.length > 1 else 0
-
-    def row(self, view: View, path: Sequence[int]) -> FloatArray:
-        """Logits of the head; of tokens that it cannot guess -inf."""
-        if path:
-            place = view.length - 2 + len(path)
-            given = self._left[len(path) - 1]
-            logits, left = self._ride(view.slot, place, np.array(path[-1:], np.int32), given, False, True)
-        else:
-            logits, left = self._read(view, view.length - 1, logits=True)
-        self._left[len(path) :] = [left[-1:].copy()]
-        wide = np.full(self._vocab, -np.inf, np.float32)
-        wide[self._ids] = logits[-1]
-        return wide
-
-    def _read(self, view: View, end: int, logits: bool) -> tuple[FloatArray, FloatArray]:
-        """Rows 0..end-1 of the text, those that are missing; row t is hidden state t with token t + 1."""
-        tokens, held = view.tokens, self._held.pop(view.slot, view.tokens[:0])
-        begin = min(max(common(held, tokens) - 1, 0), end - 1)
-        for at in range(begin, end, _ROWS):
-            stop = min(at + _ROWS, end)
-            given = self._features(view.slot, at, stop)
-            found = self._ride(view.slot, at, tokens[at + 1 : stop + 1], given, True, logits and stop == end)
-        self._held[view.slot] = tokens[: end + 1].copy()
-        return found
-
-
-def shipped(target: str) -> Path:
-    """Where the head that comes with the package lies."""
-    directory = SHIPPED / target
-    if not directory.is_dir():
-        raise InputError(
-            f"drafter eagle: no head is shipped for {target}; train one (augury train eagle {target} --out DIRECTORY) "
-            "and give it as eagle:DIRECTORY"
+    def _guesses(self, view: View, paths: Sequence[tuple[int, ...]]) -> FloatArray:
+        """Logits f32[n, v] of a row for each path, behind those of its prefixes, which are computed anew."""
+        # A path that only lengthens the last one finds its rows where they were.
+        lies = len(self._lying) if len(paths) == 1 and paths[0][:-1] == self._lying else 0
+        inner = {path[:n]: None for path in paths for n in range(lies + 1, len(path))}
+        rows = [*sorted(inner, key=len), *paths]
+        place = {path: i for i, path in enumerate(rows)}
+        logits, left = self._ride(
+            view.slot,
+            view.length - 1 + lies,
+            np.array([path[-1] for path in rows], np.int32),
+            np.stack([self._left[path[:-1]] for path in rows]),
+            False,
+            len(paths),
+            np.array([place.get(path[:-1], -1) for path in rows], np.int32),
         )
-    return directory
+        self._lying = paths[0] if len(paths) == 1 else ()
+        self._left.update(zip(paths, left[len(inner) :].copy(), strict=True))
+        return logits

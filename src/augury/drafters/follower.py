@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from augury.errors import DrafterError, InputError
-from augury.models.slots import Slots, common
+from augury.models.slots import Slots
 from augury.models.target import Target
-from augury.tree import MAX_NODES, DraftTree, FloatArray, IntArray, Path
+from augury.tree import MAX_NODES, DraftTree, FloatArray, IntArray, Path, common
 
 _NONE: IntArray = np.empty(0, np.int32)
 

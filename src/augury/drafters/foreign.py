@@ -89,10 +89,11 @@ class Told(Spine):
             return DraftTree.empty()
         return super().propose(view, limit) if self._method == "shared" else self._written(view, limit)
 
-    def row(self, view: View, path: Sequence[int]) -> FloatArray:
+    def rows(self, view: View, paths: Sequence[Sequence[int]]) -> Sequence[FloatArray]:
         """Logits of shared tokens in the target's width."""
+        (path,) = paths
         logits = self._follower.after(view.id, self._read[view.id], self._map[np.asarray(path, np.intp)])
-        return np.where(self._none, np.float32(-np.inf), logits[self._map])
+        return [np.where(self._none, np.float32(-np.inf), logits[self._map])]
 
     def _written(self, view: View, limit: int) -> DraftTree:
         """The text method: a chain. A token's raw estimate is that of the model's tokens that end inside it."""
@@ -102,8 +103,8 @@ class Told(Spine):
         written, begin = b"", time.perf_counter()
         while len(ids) < self.depth:
             belief = beliefs[-1][1]
-            gain = sum(b for _, b in beliefs)
-            if ids and not self._worth(belief, gain, len(ids), time.perf_counter() - begin):
+            found = [b for _, b in beliefs[1:]]
+            if ids and not self._worth([belief], found, time.perf_counter() - begin):
                 break
             clock = time.perf_counter()
             logits = self._follower.after(view.id, self._read[view.id], np.asarray(ids, np.int32))
@@ -114,15 +115,15 @@ class Told(Spine):
             ids.append(best)
             written += self._own.token_bytes(best)
             beliefs.append((len(written), belief / float(np.exp(logits - logits[best]).sum())))
-        memory.places, survival, reached, end, before = [], [], 1.0, 0, 1.0
+        memory.places, survival, reached, end, before = {}, [], 1.0, 0, 1.0
         tokens = self._cut(view.tokens, written.decode("utf-8", "ignore"))[:limit]
-        for token in tokens:
+        for place, token in enumerate(tokens):
             end += len(self._tokenizer.token_bytes(token))
             belief = next((b for length, b in beliefs if length >= end), beliefs[-1][1])
             choice = Choice(token, GREEDY, inside(belief / before), None)
             reached, before = reached * memory.rates.hit(GREEDY, choice.raw), belief
             survival.append(reached)
-            memory.places.append([choice])
+            memory.places[tuple(tokens[:place])] = [choice]
         return DraftTree.chain(tokens, survival)
 
     def _cut(self, tokens: IntArray, text: str) -> list[int]:

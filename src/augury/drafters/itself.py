@@ -77,8 +77,8 @@ class Itself(Spine):
         self.layers = tuple(kept)
         self._guess = target.shorten(WEIGHTS[weights], self.layers)
 
-    def row(self, view: View, path: Sequence[int]) -> FloatArray:
+    def rows(self, view: View, paths: Sequence[Sequence[int]]) -> Sequence[FloatArray]:
         """Logits of the cheaper target. Those of the path's earlier tokens were computed just before."""
+        (path,) = paths
         last = path[-1] if path else view.tokens[-1]
-        row: FloatArray = self._guess(view.slot, len(path), np.array([last], np.int32))[0]
-        return row
+        return list(self._guess(view.slot, len(path), np.array([last], np.int32)))

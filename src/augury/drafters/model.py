@@ -66,15 +66,16 @@ class Led(Spine):
         """Places left in the model's context; one at least, so that a full one is told."""
         return max(1, self._follower.target.info.context - view.length + 1)
 
-    def row(self, view: View, path: Sequence[int]) -> FloatArray:
+    def rows(self, view: View, paths: Sequence[Sequence[int]]) -> Sequence[FloatArray]:
         """Logits of the model, in the target's width."""
+        (path,) = paths
         logits = self._follower.after(view.id, self._read(view.tokens), self._read(np.asarray(path, np.int32)))
         if self._all:
-            return logits
+            return [logits]
         wide = np.full(len(self._shared), -np.inf, np.float32)
         both = min(len(wide), self._size)
         wide[:both] = np.where(self._shared[:both], logits[:both], -np.inf)
-        return wide
+        return [wide]
 
     def close(self, view: View) -> None:
         """Forget a request, and keep its cache for the next that begins alike."""

@@ -1,7 +1,10 @@
-"""A chain of a model's own guesses, the *spine*, with the runners-up of each place as siblings.
+"""A tree that grows from a drafting model's own laws, the likeliest leaf first.
 
-Each place of the spine costs one forward of the drafting model; its siblings come with the same row. How the first
-guess of a place is made, and what is known of its survival:
+A *leaf* is a guess that was not gone on from yet. Each forward of the drafting model reads one or several leaves and
+gives the likely next tokens behind each: new leaves. Of all that were found the nodes of greatest survival are offered,
+wherever they hang (EAGLE-2, Li et al. 2024, arXiv:2406.16858, section 4.2). A model that can read only one path at a
+time goes on from the first guess of each place alone: that chain is its *spine*, and the runners-up are siblings. How a
+place's first guess is made, and what is known of its survival:
 
 =================  ==========================================  ==================================================
 rule, temperature  guess                                       raw estimate of a hit
@@ -53,23 +56,33 @@ class Choice(NamedTuple):
     law: FloatArray | None
 
 
+class Leaf(NamedTuple):
+    """A node that was not gone on from: its survival, its number (-1: the root), and the tokens down to it."""
+
+    survival: float
+    node: int
+    path: tuple[int, ...]
+
+
 @dataclass
 class _Memory:
     """What is kept of one request."""
 
     rates: Rates
-    places: list[list[Choice]] = field(default_factory=list)
-    """The guesses of the last proposal, place by place."""
+    places: dict[tuple[int, ...], list[Choice]] = field(default_factory=dict)
+    """The guesses of the last proposal by the tokens in front of them."""
 
 
 class Spine(Drafter):
     """See the module's text.
 
     Args:
-        depth: places of the spine at most.
+        depth: of the tree at most.
         width: guesses of one place at most.
         lines: calibration of each kind of guess.
         costs: tells what the target's forwards cost, or None when that was not measured.
+        beam: leaves that one forward of the drafting model reads at most; with 1 it goes on from first guesses alone.
+        nodes: of the tree at most.
     """
 
     def __init__(
@@ -78,24 +91,30 @@ class Spine(Drafter):
         width: int,
         lines: Sequence[Line],
         costs: Callable[[], Costs | None] | None = None,
+        beam: int = 1,
+        nodes: int = MAX_NODES,
     ) -> None:
-        for name, value in (("depth", depth), ("width", width)):
+        for name, value in (("depth", depth), ("width", width), ("beam", beam), ("nodes", nodes)):
             if not 1 <= value <= MAX_NODES:
                 raise InputError(f"{name} is {value}; it must be 1 to {MAX_NODES}, the nodes of a tree")
         self.depth = depth
         self.width = width
+        self.beam = beam
+        self.nodes = nodes
         self._survival = Survival(lines)
         self._costs = costs or (lambda: None)
         self._memory: dict[int, _Memory] = {}
-        self._ms = 0.0  # of one own forward
+        self._ms: dict[int, float] = {}  # of one own forward, by how many leaves it read; 0: the root
         self._hit = _USUAL  # how often a first guess is right
 
     @abstractmethod
-    def row(self, view: View, path: Sequence[int]) -> FloatArray:
-        """F32[V] over the target's vocabulary: logits behind ``view.tokens`` and ``path``; -inf where it has none."""
+    def rows(self, view: View, paths: Sequence[Sequence[int]]) -> Sequence[FloatArray]:
+        """For each path f32[V] over the target's vocabulary: logits behind ``view.tokens`` and it; -inf where there are
+        none. At most ``beam`` paths, none of which begins another; all but their last tokens were read before.
+        """
 
     def room(self, view: View) -> int:
-        """Places that ``row`` can be asked for at most; the default is the view's."""
+        """Places that ``rows`` can be asked for at most; the default is the view's."""
         return view.room
 
     def open(self, view: View) -> None:
@@ -103,50 +122,72 @@ class Spine(Drafter):
         self._memory[view.id] = _Memory(self._survival.open(0.0))  # what temperature does is in the kinds
 
     def propose(self, view: View, limit: int) -> DraftTree:
-        """Go down the spine as long as the next place is worth its forward."""
+        """Go on from the likeliest leaves as long as that is worth a forward."""
         memory = self._memory[view.id]
-        memory.places = []
+        memory.places = {}
+        limit = min(limit, self.nodes)
         tokens: list[int] = []
         parents: list[int] = []
         survival: list[float] = []
         laws: dict[int, FloatArray] = {}
-        path: list[int] = []
-        node, reached, begin = -1, 1.0, time.perf_counter()
+        begin = time.perf_counter()
         deepest = min(self.depth, view.room, self.room(view))
-        while len(path) < deepest and len(tokens) < limit:
-            if path and not self._worth(reached, 1.0 + sum(survival), len(tokens), time.perf_counter() - begin):
+        leaves = [Leaf(1.0, -1, ())] if deepest > 0 and limit > 0 else []
+        while leaves:
+            count = self._count(leaves, survival, limit, time.perf_counter() - begin) if survival else 1
+            read, leaves = leaves[:count], leaves[count:]
+            if not read:
                 break
             clock = time.perf_counter()
-            choices = self._choices(view, self.row(view, path), path)
-            if not choices:
-                break
-            self._took(1e3 * (time.perf_counter() - clock))
-            memory.places.append(choices)
-            above, parent = reached, node
-            for rank, choice in enumerate(choices[: limit - len(tokens)]):
-                survives = above * memory.rates.hit(choice.kind, choice.raw)
-                if rank == 0:
-                    node, reached = len(tokens), survives
-                if choice.law is not None:
-                    laws[len(tokens)] = choice.law
-                tokens.append(choice.token)
-                parents.append(parent)
-                survival.append(min(survives, above))
-            path.append(choices[0].token)
-        return DraftTree.of(tokens, parents, survival, laws=laws)
+            rows = self.rows(view, [leaf.path for leaf in read])
+            found = [self._choices(view, row, leaf.path) for row, leaf in zip(rows, read, strict=True)]
+            self._took(1e3 * (time.perf_counter() - clock), count if survival else 0)
+            for leaf, choices in zip(read, found, strict=True):
+                if not choices:
+                    continue
+                memory.places[leaf.path] = choices
+                for rank, choice in enumerate(choices):
+                    survives = min(leaf.survival * memory.rates.hit(choice.kind, choice.raw), leaf.survival)
+                    if (rank == 0 or self.beam > 1) and len(leaf.path) + 1 < deepest:
+                        leaves.append(Leaf(survives, len(tokens), (*leaf.path, choice.token)))
+                    if choice.law is not None:
+                        laws[len(tokens)] = choice.law
+                    tokens.append(choice.token)
+                    parents.append(leaf.node)
+                    survival.append(survives)
+            leaves.sort(key=lambda leaf: -leaf.survival)
+        return DraftTree.best(tokens, parents, survival, [0] * len(tokens), laws, limit)
 
-    def _took(self, ms: float) -> None:
+    def _took(self, ms: float, leaves: int = 1) -> None:
         """Learn what one own forward costs."""
-        self._ms += (_FRESH if self._ms else 1.0) * (ms - self._ms)
+        before = self._ms.get(leaves, ms)
+        self._ms[leaves] = before + _FRESH * (ms - before)
 
-    def _worth(self, reached: float, gain: float, nodes: int, seconds: float) -> bool:
-        """Whether one more place raises the expected tokens per millisecond of this step."""
+    def _count(self, leaves: Sequence[Leaf], survival: Sequence[float], limit: int, seconds: float) -> int:
+        """How many of the leaves, likeliest first, to go on from in the next forward."""
+        least = sorted(survival)[-limit] if len(survival) >= limit else 0.0  # what is less would not be offered
+        able = [leaf.survival for leaf in leaves[: self.beam] if leaf.survival > least]
+        return self._worth(able, survival, seconds)
+
+    def _worth(self, leaves: Sequence[float], survival: Sequence[float], seconds: float) -> int:
+        """How many leaves, by their survivals, one more forward should read, to raise the tokens per millisecond of
+        this step; ``survival`` is of what was found so far, in so many seconds.
+        """
         costs = self._costs()
-        if costs is None:
-            return True
+        if costs is None or not leaves:
+            return len(leaves)
         row = (costs.verify[min(8, len(costs.verify) - 1)] - costs.verify[1]) / 7.0
-        spent = float(costs.verify[1]) + costs.rest + 1e3 * seconds + nodes * row
-        return bool(reached * self._hit / (self._ms + row) > gain / spent)
+        gain, spent = 1.0, float(costs.verify[1]) + costs.rest + 1e3 * seconds
+        for each in sorted(survival, reverse=True):
+            if each * spent <= row * gain:
+                break  # will not be verified
+            gain, spent = gain + each, spent + row
+        best, count, more, ms = gain / spent, 0, 0.0, self._ms.get(0, 0.0)
+        for n, leaf in enumerate(leaves, 1):
+            more, ms = more + leaf * self._hit, self._ms.get(n, ms)
+            if more > best * (ms + n * row):
+                best, count = more / (ms + n * row), n
+        return count
 
     def _choices(self, view: View, logits: FloatArray, path: Sequence[int]) -> list[Choice]:
         law = view.guess(logits, path)
@@ -166,10 +207,13 @@ class Spine(Drafter):
         return [Choice(t, COUPLED + min(i, RANKS - 1), inside(law[t]), None) for i, t in enumerate(best)]
 
     def observe(self, view: View, seen: Observation) -> None:
-        """Score the guesses of the spine's places up to the first that was wrong."""
+        """Score the guesses of every place that came, up to the first that was not gone on from."""
         memory = self._memory[view.id]
-        node = -1
-        for place, token in zip(memory.places, seen.emitted.tolist(), strict=False):
+        node, path = -1, tuple[int, ...]()
+        for token in seen.emitted.tolist():
+            place = memory.places.get(path)
+            if place is None:
+                break
             first = place[0]
             if first.law is not None:  # a drawn guess is judged, not compared: only what was verified tells
                 drawn = [c for c in seen.tree.children(node) if c in seen.tree.laws]
@@ -183,9 +227,8 @@ class Spine(Drafter):
                 for choice in place:
                     memory.rates.score(choice.kind, choice.raw, choice.token == token)
             self._hit += _FRESH * (right - self._hit)
-            if not right:
-                break
-        memory.places = []
+            path = (*path, token)  # after a drawn guess that was refused nothing was gone on from
+        memory.places = {}
 
     def close(self, view: View) -> None:
         """Forget a request."""

@@ -123,12 +123,12 @@ class TorchForward:
         return TorchForward(config, weights, slots, rows, str(self.device), self.dtype).ride
 
     @torch.inference_mode()
-    def ride(self, segment: Segment, given: FloatArray, fuse: bool, logits: bool) -> tuple[FloatArray, FloatArray]:
+    def ride(self, segment: Segment, given: FloatArray, fuse: bool, logits: int) -> tuple[FloatArray, FloatArray]:
         """See ``Ride``; of a draft head."""
         assert self.fuse is not None
         held = torch.from_numpy(given).to(self.device)
         x, scores, _ = self._rows([segment], logits, [0], self.fuse(held) if fuse else held)
-        return (x if scores is None else scores).cpu().numpy(), x.cpu().numpy()
+        return (x[:0] if scores is None else scores).cpu().numpy(), x.cpu().numpy()
 
     def _keep(self, layer: int, x: Tensor, segments: Sequence[Segment]) -> None:
         """Keep the residual stream f32[R, d] in front of a layer, if it is tapped."""
@@ -148,9 +148,12 @@ class TorchForward:
         return (None, None) if scores is None or last is None else (scores.cpu().numpy(), last.cpu().numpy())
 
     def _rows(
-        self, segments: Sequence[Segment], logits: bool, order: Iterable[int], given: Tensor | None = None
+        self, segments: Sequence[Segment], logits: bool | int, order: Iterable[int], given: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Residual stream behind the last layer, logits, normed hidden states; ``given``: a draft head's features."""
+        """Residual stream behind the last layer, logits and normed hidden states of all or of the last ``logits`` rows.
+
+        ``given``: a draft head's features.
+        """
         config = self.config
         tokens = torch.from_numpy(np.concatenate([s.tokens for s in segments])).long().to(self.device)
         plans = [layout(s, self.device) for s in segments]
@@ -169,11 +172,10 @@ class TorchForward:
             gate, up = layer.gate_up(rms_norm(x, layer.mlp_norm, config.norm_eps)).chunk(2, -1)
             y = layer.down(_activate(gate, config.activation) * up)
             x = x + (y if layer.post_mlp_norm is None else rms_norm(y, layer.post_mlp_norm, config.norm_eps))
-        if not logits:
-            self._keep(config.layers, torch.zeros_like(x), segments)
-            return x, None, None
         self._keep(config.layers, x, segments)
-        last = rms_norm(x, self.final_norm, config.norm_eps)
+        if not logits:
+            return x, None, None
+        last = rms_norm(x if logits is True else x[len(x) - logits :], self.final_norm, config.norm_eps)
         scores = self.head(last.to(self.dtype))
         if config.logit_softcap:
             scores = torch.tanh(scores / config.logit_softcap) * config.logit_softcap

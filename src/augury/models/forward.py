@@ -32,7 +32,8 @@ class Segment:
         slot: which cache.
         length: committed rows L of that cache; row r of the segment is written to cache row L + r.
         tokens: i32[m].
-        parents: i32[m], row r's parent row, -1 for row 0 (it follows cache row L - 1). A prompt chunk is a chain.
+        parents: i32[m], row r's parent row, -1 for row 0 and others that follow cache row L - 1. A prompt chunk is a
+            chain.
         depths: i32[m], position of row r minus L; row 0 has depth 0.
     """
 
@@ -113,11 +114,11 @@ class Taps(Protocol):
         ...
 
 
-Ride = Callable[[Segment, FloatArray, bool, bool], tuple[FloatArray, FloatArray]]
-"""(segment, given, fuse, logits) -> (f32[m, v] logits, f32[m, d] features): a forward of a draft head over a cache of
-its own, with as many slots and rows as the model's. ``given`` are f32[m, k d] hidden states of the model to ``fuse``,
-or f32[m, d] features that the head left. Without ``logits`` it only writes keys and values, and what it gives is not
-to be read; else both are valid until its next forward."""
+Ride = Callable[[Segment, FloatArray, bool, int], tuple[FloatArray, FloatArray]]
+"""(segment, given, fuse, n) -> (f32[n, v] logits of the last n rows, f32[m, d] features): a forward of a draft head
+over a cache of its own, with as many slots and rows as the model's. ``given`` are f32[m, k d] hidden states of the
+model to ``fuse``, or f32[m, d] features that the head left. Of no row (n = 0) it only writes keys and values, and the
+features are not to be read; else both are valid until its next forward."""
 
 
 @runtime_checkable

@@ -1,4 +1,5 @@
-"""A trained draft head on disk: the EAGLE-3 layout of ``speculators``, so that heads move between vLLM and here.
+"""A trained draft head on disk. Of kind ``eagle`` it has the EAGLE-3 layout of ``speculators``, so that heads move
+between vLLM and here; the other kinds are ours alone, and what reads EAGLE-3 refuses them.
 
 A head is a directory with ``config.json`` and ``model.safetensors``. With d the hidden size, f the MLP's width, V the
 target's vocabulary and v that of the drafts, its tensors are::
@@ -16,6 +17,12 @@ target's vocabulary and v that of the drafts, its tensors are::
     d2t                                        i64[v]       offsets: target id = draft id + d2t[draft id]
     t2d                                        bool[V]      which target ids can be drafted
     embed_tokens.weight                        [V, d]       the target's, if there at all; never read
+
+A head of kind ``block`` has the same and ``mask.weight`` [d], the feature of a place that is guessed ahead. One of kind
+``medusa`` has ``fc``, the two norms of its input, ``norm``, the vocabulary, and for the g places that it guesses::
+
+    layers.0.up.weight                         [g f, 2 d]   columns: the embedding's, then the feature's
+    layers.0.down.weight                       [g d, f]
 
 ``d2t`` and ``t2d`` are absent where v = V. ``eagle_aux_hidden_state_layer_ids`` counts as ``Target.tap`` does: id i is
 the residual stream in front of layer i, so what layers 0..i-1 made of the embedding (0), and it is not normed. vLLM
@@ -36,7 +43,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -55,6 +62,7 @@ _CONFIG_BYTES = 1 << 20
 _TAPS = 3  # of the input of fc; no config key says another number
 _FLOATS, _INTS, _BOOLS = ("BF16", "F16", "F32"), ("I64", "I32"), ("BOOL",)
 
+_TYPES: Mapping[Kind, str] = {"eagle": "eagle3", "block": "augury-block", "medusa": "augury-medusa"}
 _OFF = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output", "embed_requires_grad")
 _NO_ARITHMETIC = ("use_cache", "return_dict", "enable_sp_ulysses", "tie_word_embeddings", "has_no_defaults_at_init")
 _LAYER: Mapping[str, tuple[Any, ...]] = {
@@ -64,19 +72,28 @@ _LAYER: Mapping[str, tuple[Any, ...]] = {
 """What a head's layer may be, the default first."""
 
 
+Kind = Literal["eagle", "block", "medusa"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+MOST_GUESSES = 16
+"""Places that a head guesses in one forward at most."""
+
+
 @dataclass(frozen=True)
 class HeadConfig:
     """Shape and origin of a head.
 
     Attributes:
-        kind: what its forward is; ``eagle`` is one Llama layer over the target's hidden states.
+        kind: what its forward is. ``eagle`` is one Llama layer over the target's hidden states, a forward for each
+            place; ``block`` the same, for all places in one forward; ``medusa`` a small network for each place.
         taps: layers of the target whose input it reads, ascending, as ``Target.tap`` takes them.
         vocab_size: V of the target.
         target: name of the target it was trained for, for messages; may be empty.
         target_digest: ``TargetInfo.digest`` of that target, or empty where unknown.
+        guesses: places that one forward guesses; 1 of an eagle.
+        mask_token: of a block head, the token of a place that is guessed ahead.
     """
 
-    kind: Literal["eagle"]
+    kind: Kind
     hidden_size: int
     intermediate_size: int
     heads: int
@@ -88,6 +105,8 @@ class HeadConfig:
     vocab_size: int
     target: str
     target_digest: str
+    guesses: int = 1
+    mask_token: int = 0
 
 
 @dataclass(frozen=True)
@@ -175,7 +194,7 @@ def check_head(head: Head, info: TargetInfo) -> None:
         wrong = f"does not fit this target {info.name}, whose weights are others"
     if wrong:
         origin = f"trained for {shown(config.target)}" if config.target else "of an unnamed target"
-        raise ModelError(f"the head {origin} {wrong}; train one for it: augury train eagle {info.name}")
+        raise ModelError(f"the head {origin} {wrong}; train one for it: augury train {config.kind} {info.name}")
 
 
 # ---- the vocabulary of the drafts ----------------------------------------------------------------------------
@@ -244,7 +263,7 @@ def _json(directory: Path) -> dict[str, Any]:
 
 def _parse(config: Mapping[str, Any]) -> tuple[HeadConfig, int, bool]:
     """(the config, v, whether we wrote it)."""
-    if config.get("speculators_model_type") != "eagle3":
+    if config.get("speculators_model_type") not in _TYPES.values():
         kind = shown(config.get("speculators_model_type"))
         raise ModelError(f"{CONFIG} has speculators_model_type = {kind}; 'eagle3' is supported")
     if "norm_before_residual" not in config:
@@ -268,11 +287,31 @@ def _parse(config: Mapping[str, Any]) -> tuple[HeadConfig, int, bool]:
     if size is not None and (type(size) is not int or not 1 <= size <= block.vocab_size):
         raise ModelError(f"{CONFIG} has draft_vocab_size = {shown(size)}; 1 to {block.vocab_size} are supported")
     target, digest, own = _origin(config)
+    kind, guesses, mask = _guesses(config, block.vocab_size)
     found = HeadConfig(
-        "eagle", d, block.intermediate_size, block.heads, block.kv_heads, block.head_dim,
+        kind, d, block.intermediate_size, block.heads, block.kv_heads, block.head_dim,
         _positive(block.norm_eps, "rms_norm_eps"), theta, _taps(config), block.vocab_size, target, digest,
+        guesses, mask,
     )  # fmt: skip
     return found, size or block.vocab_size, own
+
+
+def _guesses(config: Mapping[str, Any], vocab_size: int) -> tuple[Kind, int, int]:
+    """(kind, places of one forward, mask token) of a file of ours; an eagle where nothing is said."""
+    own = config.get("augury") or {"kind": "eagle"}
+    kind, guesses, mask = own.get("kind"), own.get("guesses", 1), own.get("mask_token", 0)
+    if kind not in KINDS or _TYPES[kind] != config["speculators_model_type"]:
+        known = ", ".join(f"{kind!r} beside {type!r}" for kind, type in _TYPES.items())
+        named = config["speculators_model_type"]
+        raise ModelError(
+            f"{CONFIG} has augury.kind = {shown(kind)} beside speculators_model_type = {named!r}; known are {known}"
+        )
+    if type(guesses) is not int or not 1 <= guesses <= MOST_GUESSES or (guesses > 1) == (kind == "eagle"):
+        few = "1" if kind == "eagle" else f"2 to {MOST_GUESSES}"
+        raise ModelError(f"{CONFIG} has augury.guesses = {shown(guesses)}; {few} are run of kind {kind!r}")
+    if type(mask) is not int or not 0 <= mask < vocab_size:
+        raise ModelError(f"{CONFIG} has augury.mask_token = {shown(mask)}; a token is 0 to {vocab_size - 1}")
+    return kind, guesses, mask
 
 
 def _theta(layer: Mapping[str, Any]) -> float:
@@ -306,8 +345,8 @@ def _origin(config: Mapping[str, Any]) -> tuple[str, str, bool]:
         return (name if isinstance(name, str) else ""), "", False
     own = _object(config["augury"], "augury")
     target, digest = own.get("target"), own.get("target_digest")
-    if own.get("kind") != "eagle" or not isinstance(target, str) or not isinstance(digest, str):
-        raise ModelError(f"{CONFIG} has augury = {shown(own)}; kind 'eagle', target and target_digest are expected")
+    if not isinstance(target, str) or not isinstance(digest, str):
+        raise ModelError(f"{CONFIG} has augury = {shown(own)}; kind, target and target_digest are expected")
     return target, digest, True
 
 
@@ -367,6 +406,12 @@ def shapes(config: HeadConfig, size: int) -> dict[str, tuple[tuple[int, ...], tu
         f"{layer}mlp.down_proj.weight": (d, f),
         "norm.weight": (d,), "lm_head.weight": (size, d), "embed_tokens.weight": (config.vocab_size, d),
     }  # fmt: skip
+    if config.kind == "block":
+        floats["mask.weight"] = (d,)
+    elif config.kind == "medusa":
+        none = (f"{layer}self", f"{layer}mlp", f"{layer}post")
+        floats = {name: shape for name, shape in floats.items() if not name.startswith(none)}
+        floats |= {f"{layer}up.weight": (config.guesses * f, 2 * d), f"{layer}down.weight": (config.guesses * d, f)}
     maps: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
         "d2t": ((size,), _INTS), "t2d": ((config.vocab_size,), _BOOLS),
     }  # fmt: skip
@@ -379,12 +424,13 @@ def shapes(config: HeadConfig, size: int) -> dict[str, tuple[tuple[int, ...], tu
 def config_json(head: Head) -> dict[str, Any]:
     """The ``config.json`` of a head: what speculators and vLLM read, and our own fields under ``augury``."""
     c = head.config
+    ahead = {} if c.kind == "eagle" else {"guesses": c.guesses, "mask_token": c.mask_token}
     greedy = {"proposal_type": "greedy", "speculative_tokens": 3, "verifier_accept_k": 1, "accept_tolerance": 0.0}
     return {
-        "architectures": ["Eagle3DraftModel"],
-        "speculators_model_type": "eagle3",
+        "architectures": ["Eagle3DraftModel" if c.kind == "eagle" else f"Augury{c.kind.capitalize()}"],
+        "speculators_model_type": _TYPES[c.kind],
         "speculators_config": {
-            "algorithm": "eagle3", "default_proposal_method": "greedy", "proposal_methods": [greedy],
+            "algorithm": _TYPES[c.kind], "default_proposal_method": "greedy", "proposal_methods": [greedy],
             "verifier": {"name_or_path": c.target, "architectures": []},
         },
         "transformer_layer_config": {
@@ -402,7 +448,7 @@ def config_json(head: Head) -> dict[str, Any]:
         "norm_before_fc": False,
         "embed_requires_grad": False,
         "dtype": str(head.weights["fc.weight"].dtype).removeprefix("torch.") if "fc.weight" in head.weights else None,
-        "augury": {"kind": c.kind, "target": c.target, "target_digest": c.target_digest},
+        "augury": {"kind": c.kind, "target": c.target, "target_digest": c.target_digest, **ahead},
     }  # fmt: skip
 
 
@@ -414,7 +460,7 @@ def _refuse_others(directory: Path) -> None:
     other = next((name for name in names if name not in (CONFIG, WEIGHTS)), None)
     if other is None and names:
         try:
-            other = None if _json(directory).get("speculators_model_type") == "eagle3" else CONFIG
+            other = None if _json(directory).get("speculators_model_type") in _TYPES.values() else CONFIG
         except (ModelError, OSError):
             other = CONFIG
     if other is not None:

@@ -89,7 +89,7 @@ typedef struct {
     Span *spans;
     int32_t *group_start, *group_rows, *run; /* per row, filled by the forward */
     /* this forward */
-    int64_t rows, segments, span_count, want_logits;
+    int64_t rows, segments, span_count, logit_rows /* of the last rows, those whose logits are wanted */;
     const float *given; /* of a draft head: [rows][fused] hidden states of the target, or [rows][width] its own */
     int64_t fuse;       /* whether `given` are the target's */
     const int32_t *tokens, *parents, *depths, *segment_of; /* per row */
@@ -440,10 +440,10 @@ static inline float *panel(float *panels, const Model *m, int64_t row, int64_t d
     return panels + first * depth + (row - first) * LANES;
 }
 
-/* Outputs of this thread's share of one linear. With `inner`, the blocks are gate and up: what leaves is the
+/* Outputs of this thread's share of one linear, from the group on that `first_row` begins. With `inner`, the blocks are gate and up: what leaves is the
  * activated product as a panel for the next linear; else rows of `width` floats in `out`. */
 static void linear(Worker *me, int64_t op, const float *panels, int64_t depth, int64_t blocks, float *out, int64_t width,
-                   const Layer *inner)
+                   const Layer *inner, int64_t first_row)
 {
     const Model *m = me->model;
     const bf16 *w = m->weights[op * m->threads + me->index];
@@ -453,10 +453,10 @@ static void linear(Worker *me, int64_t op, const float *panels, int64_t depth, i
     float pair[GROUP * BLOCK] __attribute__((aligned(64))); /* two blocks of at most 6 rows fit too */
     for (int64_t b = first, n; b < last; b += n, w += n * pitch) {
         n = blocks_at_once(m->rows, last - b);
-        for (int64_t r = 0, rows; r < m->rows; r += rows) {
+        for (int64_t r = first_row, rows; r < m->rows; r += rows) {
             rows = m->group_rows[r];
             const int64_t lines = n * pitch / BLOCK;
-            const char *ahead = r ? (const char *)w : prefetch_from(me, w, AHEAD + (n - 1) * pitch * 2, lines);
+            const char *ahead = r > first_row ? (const char *)w : prefetch_from(me, w, AHEAD + (n - 1) * pitch * 2, lines);
             Tile *kernel = bits == 16 ? TILES[n - 1][rows] : low_tile(bits, n);
             const float *x = panels + r * depth;
             if (!inner) {
@@ -537,8 +537,8 @@ static void pair_into_panel(const Model *m, int64_t row, const Layer *l)
         store(to, rounded(mul(mul(load(x + i), f), load(l->attn_norm + i))));
 }
 
-/* Keep a row's residual stream in front of a layer, if that is tapped; zeros if it is not known. */
-static void keep_tapped(const Model *m, int64_t row, int64_t layer, int known)
+/* Keep a row's residual stream in front of a layer, if that is tapped. */
+static void keep_tapped(const Model *m, int64_t row, int64_t layer)
 {
     if (!m->taps || m->tap_of[layer] < 0) return;
     const Segment *s = m->segment + m->segment_of[row];
@@ -548,7 +548,7 @@ static void keep_tapped(const Model *m, int64_t row, int64_t layer, int known)
     for (int64_t i = 0; i < m->width; i += LANES) {
         uint32_t bits[LANES];
         store((float *)bits, rounded(load(x + i)));
-        for (int64_t j = 0; j < LANES; j++) to[i + j] = known ? (bf16)(bits[j] >> 16) : 0;
+        for (int64_t j = 0; j < LANES; j++) to[i + j] = (bf16)(bits[j] >> 16);
     }
 }
 
@@ -755,12 +755,12 @@ static int64_t cut_spans(const Model *m)
 
 /* ------------------------------------------------------------------------------------------------ the forward */
 
-static void cap_logits(Worker *me)
+static void cap_logits(Worker *me, int64_t first_row)
 {
     const Model *m = me->model;
     const int64_t first = share(m->vocab_pad / BLOCK, me->index, me->threads) * BLOCK,
                   last = share(m->vocab_pad / BLOCK, me->index + 1, me->threads) * BLOCK;
-    for (int64_t r = 0; r < m->rows; r++)
+    for (int64_t r = first_row; r < m->rows; r++)
         for (float *x = m->logits + r * m->vocab_pad + first; x < m->logits + r * m->vocab_pad + last; x += LANES)
             store(x, softcap(load(x), m->logit_softcap));
 }
@@ -780,7 +780,7 @@ static void arrange_rows(Model *m)
         const int64_t base = m->segment[s].first;
         m->run[base] = 1;
         for (int64_t r = 1; r < m->segment[s].rows; r++) {
-            int32_t p = m->parents[base + r], run = m->run[base + p];
+            const int32_t p = m->parents[base + r], run = p < 0 ? 0 : m->run[base + p];
             m->run[base + r] = p == r - 1 && run == p + 1 ? run + 1 : run;
         }
     }
@@ -791,7 +791,9 @@ static void forward(Worker *me)
     Model *m = me->model;
     const int64_t threads = me->threads, self = me->index, rows = m->rows, heads = m->heads + 2 * m->kv_heads;
     /* Read once: behind the last barrier the next call may set them. */
-    const int64_t want_logits = m->want_logits, used = m->used;
+    const int64_t logit_rows = m->logit_rows, used = m->used;
+    /* A prompt chunk is for its keys and values: the last layer makes them and stops, unless its output is kept. */
+    const int whole = logit_rows || (m->taps && m->tap_of[m->layers] >= 0);
     /* Subnormals are zero on every thread: no slow path, and no dependence on what the caller has set. */
     const unsigned mode = _mm_getcsr();
     _mm_setcsr(0x9fc0);
@@ -805,13 +807,13 @@ static void forward(Worker *me)
     if (m->fuse) {
         for (int64_t r = self; r < rows; r += threads) into_panel(m, r, m->given + r * m->fused, m->fused);
         end_phase(me, ROWS);
-        linear(me, 4 * m->layers + 1, m->inputs, m->fused, m->width / BLOCK, m->residual, m->width, NULL);
+        linear(me, 4 * m->layers + 1, m->inputs, m->fused, m->width / BLOCK, m->residual, m->width, NULL, 0);
         end_phase(me, OUT);
     }
     for (int64_t r = self; r < rows; r += threads) {
         if (!m->fused) {
             embed_row(m, r);
-            keep_tapped(m, r, 0, 1);
+            keep_tapped(m, r, 0);
             norm_into_panel(m, r, m->layer[m->order[0]].attn_norm, NULL);
             continue;
         }
@@ -825,40 +827,39 @@ static void forward(Worker *me)
         const Layer *l = m->layer + i;
         const int is_last = at + 1 == used;
         const float *next_norm = is_last ? m->final_norm : m->layer[m->order[at + 1]].attn_norm;
-        linear(me, 4 * i, m->inputs, m->qkv_depth, m->qkv_width / BLOCK, m->outputs, m->qkv_width, NULL);
+        linear(me, 4 * i, m->inputs, m->qkv_depth, m->qkv_width / BLOCK, m->outputs, m->qkv_width, NULL, 0);
         end_phase(me, QKV);
         /* By head, not by row: the keys of neighbouring rows share lines, which two threads would fight for. */
         for (int64_t j = self; j < heads * ((rows + BLOCK - 1) / BLOCK); j += threads)
             for (int64_t r = j / heads * BLOCK; r < rows && r < (j / heads + 1) * BLOCK; r++)
                 finish_head(m, l, r, j % heads);
-        if (is_last && !want_logits)
-            for (int64_t r = self; r < rows; r += threads) keep_tapped(m, r, m->layers, 0);
         end_phase(me, HEADS);
-        if (is_last && !want_logits) break; /* a prompt chunk is for its keys and values */
+        if (is_last && !whole) break;
         for (int64_t j = self; j < m->span_count; j += threads)
             attend(me, l, m->weights[(4 * i + 1) * threads + self], m->spans + j);
         end_phase(me, ATTENTION);
-        linear(me, 4 * i + 1, m->inputs, m->heads * m->head_pad, m->width / BLOCK, m->outputs, m->width, NULL);
+        linear(me, 4 * i + 1, m->inputs, m->heads * m->head_pad, m->width / BLOCK, m->outputs, m->width, NULL, 0);
         end_phase(me, OUT);
         for (int64_t r = self; r < rows; r += threads) {
             add_to_residual(m, r, l->o_bias, l->post_attn_norm);
             norm_into_panel(m, r, l->mlp_norm, NULL);
         }
         end_phase(me, ROWS);
-        linear(me, 4 * i + 2, m->inputs, m->width, m->inner / LANES, m->inner_inputs, 0, l);
+        linear(me, 4 * i + 2, m->inputs, m->width, m->inner / LANES, m->inner_inputs, 0, l, 0);
         end_phase(me, GATE_UP);
-        linear(me, 4 * i + 3, m->inner_inputs, m->inner, m->width / BLOCK, m->outputs, m->width, NULL);
+        linear(me, 4 * i + 3, m->inner_inputs, m->inner, m->width / BLOCK, m->outputs, m->width, NULL, 0);
         end_phase(me, DOWN);
         for (int64_t r = self; r < rows; r += threads) {
             add_to_residual(m, r, l->down_bias, l->post_mlp_norm);
-            keep_tapped(m, r, i + 1, 1);
+            keep_tapped(m, r, i + 1);
             norm_into_panel(m, r, next_norm, is_last ? m->hidden_out + r * m->width : NULL);
         }
         end_phase(me, ROWS);
     }
-    if (want_logits) {
-        linear(me, 4 * m->layers, m->inputs, m->width, m->vocab_pad / BLOCK, m->logits, m->vocab_pad, NULL);
-        if (m->logit_softcap > 0.0f) cap_logits(me);
+    if (logit_rows) {
+        const int64_t first_row = m->group_start[rows - logit_rows];
+        linear(me, 4 * m->layers, m->inputs, m->width, m->vocab_pad / BLOCK, m->logits, m->vocab_pad, NULL, first_row);
+        if (m->logit_softcap > 0.0f) cap_logits(me, first_row);
         end_phase(me, LOGITS);
     }
     _mm_setcsr(mode);

@@ -263,7 +263,7 @@ class _Model(ctypes.Structure):
         *((x, _P) for x in "residual inputs inner_inputs outputs scores logits hidden_out".split()),
         ("score_floats", _I),
         *((x, _P) for x in "spans group_start group_rows run".split()),
-        *((x, _I) for x in "rows segments span_count want_logits".split()),
+        *((x, _I) for x in "rows segments span_count logit_rows".split()),
         ("given", _P),
         ("fuse", _I),
         *((x, _P) for x in "tokens parents depths segment_of segment".split()),
@@ -603,7 +603,10 @@ class NativeForward:
         """
         return self._run(self._model, segments, logits)
 
-    def _run(self, m: _Model, segments: Sequence[Segment], logits: bool) -> tuple[FloatArray | None, FloatArray | None]:
+    def _run(
+        self, m: _Model, segments: Sequence[Segment], logits: bool | int
+    ) -> tuple[FloatArray | None, FloatArray | None]:
+        """``logits``: of all rows or of none, or a number: of the last rows alone."""
         rows = 0
         for i, segment in enumerate(segments):
             rows = self._place(i, segment, rows)
@@ -611,7 +614,7 @@ class NativeForward:
             raise InputError("a forward needs at least one row")
         if len({s.slot for s in segments}) != len(segments):
             raise InputError(f"a slot appears twice in one forward: {[s.slot for s in segments]}")
-        m.rows, m.segments, m.want_logits = rows, len(segments), logits
+        m.rows, m.segments, m.logit_rows = rows, len(segments), rows if logits is True else logits
         self._last = m
         self._library.augury_forward(self._team.pool, ctypes.byref(m))
         if not logits:
@@ -674,17 +677,19 @@ class NativeForward:
         """See ``Rides``."""
         return NativeForward(config, weights, self.slots, self.capacity, beside=self).ride
 
-    def ride(self, segment: Segment, given: FloatArray, fuse: bool, logits: bool) -> tuple[FloatArray, FloatArray]:
+    def ride(self, segment: Segment, given: FloatArray, fuse: bool, logits: int) -> tuple[FloatArray, FloatArray]:
         """See ``Ride``; of a draft head."""
         m, c = self._model, self.config
         rows, wide = len(segment.tokens), m.fused if fuse else m.width
         if given.shape != (rows, (c.fused if fuse else 1) * c.hidden_size):
             raise InputError(f"hidden states {list(given.shape)} are none of {rows} rows for this head")
+        if not 0 <= logits <= rows:
+            raise InputError(f"logits are wanted of {logits} of {rows} rows; of all at most")
         held = np.zeros((rows, wide), np.float32)
         held[:, : given.shape[1]] = given
         m.given, m.fuse = held.ctypes.data, fuse
         self._run(m, [segment], logits)
-        return self._logits[:rows, : c.outputs], self._residual[:rows, : c.hidden_size]
+        return self._logits[rows - logits : rows, : c.outputs], self._residual[:rows, : c.hidden_size]
 
     def _lowered(self, bits: int) -> _Stretch:
         """All linears in fewer bits."""
@@ -718,10 +723,10 @@ class NativeForward:
         if tokens.min() < 0 or tokens.max() >= c.vocab_size:
             raise InputError(f"token ids must lie in 0 to {c.vocab_size - 1}")
         above = parents[1:]
-        if parents[0] != -1 or depths[0] or (above < 0).any() or (above >= np.arange(1, n)).any():
-            raise InputError(f"segment {index} is not a tree of rows: row 0 is the root, parents come first")
-        if (depths[1:] != depths[above] + 1).any():
-            raise InputError(f"segment {index}: a row's depth must be one more than its parent's")
+        if parents[0] != -1 or (above < -1).any() or (above >= np.arange(1, n)).any():
+            raise InputError(f"segment {index} is not made of trees: a row's parent is -1 or comes before it")
+        if depths[0] or (depths[1:] != np.where(above < 0, 0, depths[above] + 1)).any():
+            raise InputError(f"segment {index}: a row's depth must be one more than its parent's, or 0 without one")
         if segment.length + int(depths.max()) >= c.context:
             raise InputError(
                 f"position {segment.length + int(depths.max())} is beyond the context of {c.context} tokens"

@@ -216,19 +216,33 @@ class Runner(Target):
     def attach(self, head: Head) -> Rider:
         """See ``Target.attach``."""
         from augury.models.heads import check_head
+        from augury.models.places import medusa_rider
         from augury.models.ride import head_block
 
         if not isinstance(self.forward, Rides):
             return super().attach(head)
         check_head(head, self.info)
+        if head.config.kind == "medusa":
+            return medusa_rider(head, self.forward)
         ride = self.forward.attach(*head_block(head, self.forward, self.info.context))
 
         def rider(
-            slot: int, length: int, tokens: IntArray, given: FloatArray, fuse: bool, logits: bool
+            slot: int,
+            length: int,
+            tokens: IntArray,
+            given: FloatArray,
+            fuse: bool,
+            logits: int,
+            parents: IntArray | None = None,
         ) -> tuple[FloatArray, FloatArray]:
             self._state(slot)
             rows = np.arange(len(tokens), dtype=np.int32)
-            return ride(Segment(slot, length, self._checked(tokens), rows - 1, rows), given, fuse, logits)
+            above, depths = rows - 1, rows
+            if parents is not None:
+                above, depths = parents, rows.copy()
+                for i, parent in enumerate(parents.tolist()):
+                    depths[i] = depths[parent] + 1 if parent >= 0 else 0
+            return ride(Segment(slot, length, self._checked(tokens), above, depths), given, fuse, logits)
 
         return rider
 

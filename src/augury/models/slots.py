@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from augury.errors import InputError
 from augury.models.target import Target
-from augury.tree import IntArray
+from augury.tree import IntArray, common
 
 
 class Slots:
@@ -82,10 +80,3 @@ class Slots:
             self._target.release(slot)
         self._idle.clear()
         self._busy.clear()
-
-
-def common(a: IntArray, b: IntArray) -> int:
-    """Length of the common beginning."""
-    n = min(len(a), len(b))
-    different = np.flatnonzero(a[:n] != b[:n])
-    return int(different[0]) if len(different) else n

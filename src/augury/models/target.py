@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from augury.errors import InputError
 from augury.tree import DraftTree, FloatArray, IntArray, Path
@@ -84,11 +84,34 @@ Features = Callable[[int, int, int], FloatArray]
 tapped layers side by side; zeros where nothing was tapped yet. The values are bfloat16. A copy."""
 
 
-Rider = Callable[[int, int, IntArray, FloatArray, bool, bool], tuple[FloatArray, FloatArray]]
-"""(slot, length, i32[m] tokens, given, fuse, logits) -> (f32[m, v] logits, f32[m, d] features): a chain of rows of a
-draft head behind the first ``length`` rows of its own cache for that slot. Row r takes ``given[r]`` and the embedding
-of ``tokens[r]``; ``given`` are f32[m, k d] hidden states of the target (to ``fuse``), or f32[m, d] features that the
-head left. Without ``logits`` it only fills the cache. What it gives is valid until the head's next forward."""
+class Rider(Protocol):
+    """A draft head on board of a target."""
+
+    def __call__(
+        self,
+        slot: int,
+        length: int,
+        tokens: IntArray,
+        given: FloatArray,
+        fuse: bool,
+        logits: int,
+        parents: IntArray | None = None,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Some rows behind the first ``length`` rows of the head's own cache for a slot.
+
+        Args:
+            slot: the target's.
+            length: what lies behind it in the cache is forgotten.
+            tokens: i32[m]; row r takes the embedding of ``tokens[r]`` and ``given[r]``.
+            given: f32[m, k d] hidden states of the target, or f32[m, d] features that the head left.
+            fuse: whether they are the target's.
+            logits: of how many of the last rows they are wanted; of none it only fills the cache.
+            parents: i32[m], the row that each stands behind, -1 for the cache; None is a chain.
+
+        Returns:
+            (f32[logits, v], f32[m, d] features), valid until the head's next forward.
+        """
+        ...
 
 
 class Target(ABC):
@@ -144,8 +167,8 @@ class Target(ABC):
         """Keep hidden states of everything that is committed from now on, for heads that guess from them.
 
         Args:
-            layers: ascending; 0..n-1 is the residual stream in front of a layer, n that behind the last one, which only
-                rows that ``verify`` computed have (zeros for those of a prompt).
+            layers: ascending; 0..n-1 is the residual stream in front of a layer, n that behind the last one (a prompt
+                costs more then, as its last layer is not left out).
 
         Raises:
             InputError: these are no layers, or this target keeps no hidden states.

@@ -1,4 +1,4 @@
-"""An EAGLE-3 head while it learns: one Llama layer over hidden states of the target, unrolled over its own steps.
+"""A head of one Llama layer while it learns, unrolled over its own steps: EAGLE-3, and the parallel block head.
 
 In use the head goes on from features of its own, so it must learn on them. *Training-time test* (Li et al. 2025,
 EAGLE-3, arXiv:2503.01840, section 3.2) unrolls it: at step 0 row t takes the target's feature t and the embedding of
@@ -6,14 +6,14 @@ token t + 1, and guesses token t + 2; at step j it takes what step j - 1 left at
 see is what it would see in use: keys and values of step 0 of the rows up to t - j, then those of steps 1..j of the rows
 t - j + 1..t, one each.
 
-A chain that is drafted behind row s thus has its i-th guess at step i, row s + i. As all its inputs are the tokens that
-came, the guesses tell exactly how far the chain would have been accepted: see ``hits``.
+The *block* head guesses all its places in one forward: behind the text stand rows that all hold one learnt feature and
+one token, the mask, so that its step j takes these, whatever came between (masked tokens as in Monea et al. 2023, PaSS,
+arXiv:2311.13581). What it may see is the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -22,27 +22,11 @@ from torch.nn import functional as F
 from augury.models.block import rms_norm, rotate
 from augury.models.heads import HeadConfig
 from augury.models.rope import rope_table
+from augury.train.learning import Batch, HeadNet
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Some conversations of T rows, padded.
-
-    Attributes:
-        tokens: i64[B, T + 2]; row t guesses ``tokens[:, t + 2]``.
-        features: f[B, T, k d], hidden states of the target at tokens 0..T-1.
-        laws: f[B, T, d], normed hidden states of the target at tokens 1..T, whose law row t is to guess.
-        weight: f[B, T], how much a row counts: 0 for padding and where the target's law is not known.
-    """
-
-    tokens: Tensor
-    features: Tensor
-    laws: Tensor
-    weight: Tensor
-
-
-class EagleNet(nn.Module):
-    """The head's arithmetic, in the dtype of its parameters, for whole conversations.
+class EagleNet(HeadNet):
+    """A ``HeadNet`` of kind ``eagle`` or ``block``.
 
     Args:
         config: its shape.
@@ -66,6 +50,7 @@ class EagleNet(nn.Module):
         self.o = nn.Linear(wide, d, bias=False)
         self.gate_up = nn.Linear(d, 2 * c.intermediate_size, bias=False)
         self.down = nn.Linear(c.intermediate_size, d, bias=False)
+        self.mask = nn.Parameter(torch.randn(d)) if c.kind == "block" else None
         self._begin(final_norm)
 
     @torch.no_grad()
@@ -84,7 +69,7 @@ class EagleNet(nn.Module):
         self.norm.copy_(final_norm)
 
     def forward(self, batch: Batch, steps: int) -> list[Tensor]:
-        """Normed features f[B, T, d] of each step, for ``logits``. Of step j the first j rows are none."""
+        """See ``HeadNet``."""
         c, (b, t) = self.config, batch.tokens[:, 2:].shape
         embedded = rms_norm(F.embedding(batch.tokens[:, 1 : t + 1], self.embed), self.input_layernorm, c.norm_eps)
         rope = rope_table({"rope_type": "default", "rope_theta": c.rope_theta}, c.head_dim, t, t)
@@ -94,7 +79,10 @@ class EagleNet(nn.Module):
         past: list[tuple[Tensor, Tensor]] = []
         found = []
         for step in range(steps):
-            if step:
+            if step and self.mask is not None:
+                feature = self.mask.expand_as(feature)
+                embedded = rms_norm(self.embed[c.mask_token], self.input_layernorm, c.norm_eps).expand_as(embedded)
+            elif step:
                 feature = torch.cat([torch.zeros_like(feature[:, :1]), feature[:, :-1]], 1)
             x = torch.cat([embedded, rms_norm(feature, self.hidden_norm, c.norm_eps)], -1)
             sizes = [c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.head_dim]
@@ -127,12 +115,8 @@ class EagleNet(nn.Module):
             seen = seen + law[..., len(rows) + i - 1, None] * value
         return seen
 
-    def logits(self, normed: Tensor) -> Tensor:
-        """f[.., d] -> f[.., v]."""
-        return normed @ self.words.T
-
     def tensors(self) -> dict[str, Tensor]:
-        """What is learnt, named as in a head's file."""
+        """See ``HeadNet``."""
         c = self.config
         wide, narrow = c.heads * c.head_dim, c.kv_heads * c.head_dim
         q, k, v = torch.split(self.qkv.weight, [wide, narrow, narrow])
@@ -150,44 +134,9 @@ class EagleNet(nn.Module):
             "mlp.down_proj": self.down.weight,
         }
         named = {"fc": self.fc.weight, "norm": self.norm, **{f"layers.0.{name}": x for name, x in layer.items()}}
+        if self.mask is not None:
+            named["mask"] = self.mask
         return {f"{name}.weight": tensor.detach().bfloat16() for name, tensor in named.items()}
-
-
-def loss(net: EagleNet, batch: Batch, steps: int, decay: float = 0.8) -> Tensor:
-    """Cross-entropy to the target's law over the draft vocabulary, step j weighing ``decay ** j``; a mean over rows."""
-    with torch.no_grad():
-        laws = net.logits(batch.laws).softmax(-1)
-    total, weights = batch.weight.new_zeros(()), 0.0
-    for step, normed in enumerate(net(batch, steps)):
-        rows = batch.weight[:, step:] > 0
-        guessed = net.logits(normed[:, step:][rows]).log_softmax(-1)
-        total = total - decay**step * (laws[:, step:][rows] * guessed).sum(-1).mean()
-        weights += decay**step
-    return total / weights
-
-
-@torch.no_grad()
-def hits(net: EagleNet, batch: Batch, ids: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """How far greedy chains go on text that came: (bool[B, T, steps], bool[B, T] of the chains that count).
-
-    ``hits[b, s, i]``: guess i of the chain behind row s, and all before it, are the tokens of the text.
-
-    Args:
-        net: the head.
-        batch: of greedy text, or the figures mean little.
-        ids: i64[v], the draft vocabulary.
-        steps: guesses of a chain.
-    """
-    t = batch.weight.shape[1]
-    right = []
-    for step, normed in enumerate(net(batch, steps)):
-        guess = ids[net.logits(normed).argmax(-1)]
-        right.append(F.pad((guess == batch.tokens[:, 2:])[:, step:], (0, step)))
-    chains = batch.weight > 0
-    chains[:, max(t - steps + 1, 0) :] = False
-    for step in range(1, steps):
-        chains = chains & (F.pad(batch.weight[:, step:], (0, step)) > 0)
-    return torch.stack(right, -1).cumprod(-1).bool(), chains
 
 
 def shifted(x: Tensor, by: int) -> Tensor:

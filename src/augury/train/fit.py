@@ -1,4 +1,4 @@
-"""Fits an EAGLE head to collected conversations: batches, optimiser, checkpoints, and what it would have accepted.
+"""Fits a head to collected conversations: batches, optimiser, checkpoints, and what it would have accepted.
 
 Everything is decided by the seed and the data, so a run that was stopped goes on where its last whole pass ended.
 """
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from augury.errors import InputError, first_line
 from augury.models.block import rms_norm
-from augury.train.eagle import Batch, EagleNet, hits, loss
+from augury.train.learning import Batch, HeadNet, hits, loss
 from augury.train.shards import Conversation, Shard
 from augury.tree import IntArray
 
@@ -126,14 +126,16 @@ def batch_of(talks: Sequence[Conversation], final_norm: Tensor, eps: float, devi
     tokens = torch.zeros(b, longest, dtype=torch.long)
     hidden = torch.zeros(b, longest, taps + 1, d)
     weight = torch.zeros(b, longest - 2)
+    answer = torch.zeros(b, longest - 2, dtype=torch.bool)
     for i, talk in enumerate(talks):
         n = len(talk.tokens)
         tokens[i, :n] = torch.from_numpy(talk.tokens.astype(np.int64))
         hidden[i, :n] = talk.hidden.float()
         weight[i, : n - 2] = talk.known[1 : n - 1].float()
+        answer[i, max(talk.prompt_length - 2, 0) : n - 2] = True
     features = hidden[:, : longest - 2, :taps].reshape(b, longest - 2, taps * d)
     laws = rms_norm(hidden[:, 1 : longest - 1, taps], final_norm.cpu(), eps)
-    return Batch(tokens.to(device), features.to(device), laws.to(device), weight.to(device))
+    return Batch(*(x.to(device) for x in (tokens, features, laws, weight, answer)))
 
 
 def batches(talks: Sequence[Conversation], rows: int, order: random.Random) -> Iterator[list[Conversation]]:
@@ -158,6 +160,7 @@ def batches(talks: Sequence[Conversation], rows: int, order: random.Random) -> I
 def is_greedy(talk: Conversation, head: Tensor, final_norm: Tensor, eps: float) -> bool:
     """Whether an answer's tokens are those that the target held likeliest; ``head`` is f[V, d]."""
     known = talk.known[:-1]
+    known[: talk.prompt_length - 1] = False
     if not bool(known.any()):
         return False
     rows = rms_norm(talk.hidden[:-1, -1][known].float(), final_norm.cpu(), eps)
@@ -166,15 +169,14 @@ def is_greedy(talk: Conversation, head: Tensor, final_norm: Tensor, eps: float) 
     return float((likeliest == said).float().mean()) >= _GREEDY
 
 
-def measure(net: EagleNet, held_out: Sequence[Batch], ids: Tensor) -> Measured:
+def measure(net: HeadNet, held_out: Sequence[Batch], ids: Tensor) -> Measured:
     """What the head would have accepted of the held-out text."""
-    net.eval()
-    reached, chains = torch.zeros(GUESSES, dtype=torch.double), 0
+    guesses = GUESSES if net.config.kind == "eagle" else min(GUESSES, net.config.guesses)
+    reached, chains = torch.zeros(guesses, dtype=torch.double), 0
     for batch in held_out:
-        right, count = hits(net, batch, ids, GUESSES)
+        right, count = hits(net, batch, ids, guesses)
         reached += right[count].sum(0).double().cpu()
         chains += int(count.sum())
-    net.train()
     shares = [float(x) / max(chains, 1) for x in reached]
     given = [share / above if above else 0.0 for share, above in zip(shares, [1.0, *shares[:-1]], strict=True)]
     return Measured(shares[0], 1.0 + sum(shares), tuple(given), chains)
@@ -198,7 +200,7 @@ class Fit:
 
     def __init__(
         self,
-        net: EagleNet,
+        net: HeadNet,
         talks: Sequence[Conversation],
         held_out: Sequence[Batch],
         ids: IntArray,
@@ -209,7 +211,7 @@ class Fit:
         if not talks:
             raise InputError("there is no conversation to learn from; collect more")
         self._net, self._talks, self._held_out, self._recipe, self._state = net, talks, held_out, recipe, state
-        self._device = net.fc.weight.device
+        self._device = net.words.device
         self._ids = torch.from_numpy(ids.astype(np.int64)).to(self._device)
         self._norm = final_norm
         self._optimiser = torch.optim.AdamW(net.parameters(), lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.01)

@@ -1,6 +1,7 @@
 """From a target to a head on disk: collect, split, fit, write. A directory holds it all and can be gone on with.
 
-``DIR/data`` has the collected text, ``DIR/state.safetensors`` what fitting learnt so far, ``DIR/head`` the head itself.
+``DIR/data`` has the collected text, which heads of all kinds learn from, ``DIR/KIND-state.safetensors`` what fitting
+learnt so far, ``DIR/KIND`` the head itself.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import torch
 
 from augury.errors import InputError
 from augury.models.forward import Rides
-from augury.models.heads import Head, HeadConfig, write_head
+from augury.models.heads import Head, HeadConfig, Kind, write_head
 from augury.models.load import Loaded
 from augury.models.runner import Runner
 from augury.train.eagle import EagleNet
 from augury.train.fit import HELD_OUT, Fit, Recipe, Told, batch_of, is_greedy, read, vocabulary
+from augury.train.learning import HeadNet
+from augury.train.medusa import MedusaNet
 from augury.train.shards import Conversation, Origin, Shard, existing
 from augury.tree import IntArray
 
@@ -32,13 +35,13 @@ def default_taps(layers: int) -> tuple[int, int, int]:
     return min(2, layers // 2 - 1), layers // 2, layers - 1
 
 
-def head_config(loaded: Loaded, taps: Sequence[int], inner: int) -> HeadConfig:
-    """Shape of a head for a target: heads of 64, as many as fill its width."""
+def head_config(loaded: Loaded, kind: Kind, taps: Sequence[int], inner: int, steps: int) -> HeadConfig:
+    """Shape of a head for a target: attention heads of 64, as many as fill its width."""
     info = loaded.target.info
     head_dim = 64
     heads = max(1, round(info.hidden_size / head_dim))
     return HeadConfig(
-        kind="eagle",
+        kind=kind,
         hidden_size=info.hidden_size,
         intermediate_size=inner,
         heads=heads,
@@ -50,6 +53,8 @@ def head_config(loaded: Loaded, taps: Sequence[int], inner: int) -> HeadConfig:
         vocab_size=info.vocab_size,
         target=info.name,
         target_digest=info.digest,
+        guesses=1 if kind == "eagle" else steps,
+        mask_token=loaded.eos_ids[0] if kind == "block" else 0,
     )
 
 
@@ -57,6 +62,7 @@ def fit_head(
     loaded: Loaded,
     directory: Path,
     *,
+    kind: Kind,
     taps: Sequence[int],
     recipe: Recipe,
     drafted: int,
@@ -69,8 +75,9 @@ def fit_head(
     Args:
         loaded: the target; its weights are read, it computes nothing.
         directory: with data.
+        kind: of the head.
         taps: as the data were collected.
-        recipe: of fitting.
+        recipe: of fitting; a head that guesses all places at once guesses ``recipe.steps``.
         drafted: tokens that the head can guess.
         inner: width of its MLP.
         seed: of the data, and of where learning begins.
@@ -85,17 +92,18 @@ def fit_head(
         raise InputError(f"no draft head can ride on {info.name} under {info.runner}")
     origin = Origin.of(info, (*taps, info.layers), seed)
     talks = read([Shard(path, origin) for path in existing(directory / "data").values()], LONGEST)
-    config = head_config(loaded, taps, inner)
+    config = head_config(loaded, kind, taps, inner, recipe.steps)
     held_out, learnt = _split(talks, forward, config.norm_eps)
     ids = vocabulary(
         learnt, info.vocab_size, min(drafted, info.vocab_size), loaded.eos_ids, [*loaded.tokenizer.special]
     )
     on = torch.device(device)
     torch.manual_seed(seed)
-    net = EagleNet(config, forward.embed.float(), forward.words(ids).float(), forward.final_norm).to(on)
+    made = MedusaNet if kind == "medusa" else EagleNet
+    net: HeadNet = made(config, forward.embed.float(), forward.words(ids).float(), forward.final_norm).to(on)
     net.embed, net.words = net.embed.to(on), net.words.to(on)
     batches = [batch_of([talk], forward.final_norm, config.norm_eps, on) for talk in held_out]
-    fit = Fit(net, learnt, batches, ids, forward.final_norm, recipe, directory / "state.safetensors")
+    fit = Fit(net, learnt, batches, ids, forward.final_norm, recipe, directory / f"{kind}-state.safetensors")
     if fit.done >= recipe.passes:
         _write(directory, net, ids)
     for told in fit.run():
@@ -109,8 +117,8 @@ def fits_on(loaded: Loaded) -> str:
     return "cuda" if " cuda" in loaded.target.info.runner else "cpu"
 
 
-def _write(directory: Path, net: EagleNet, ids: IntArray) -> None:
-    write_head(directory / "head", Head(net.config, net.tensors(), ids))
+def _write(directory: Path, net: HeadNet, ids: IntArray) -> None:
+    write_head(directory / net.config.kind, Head(net.config, net.tensors(), ids))
 
 
 def _split(talks: Sequence[Conversation], forward: Rides, eps: float) -> tuple[list[Conversation], list[Conversation]]:

@@ -21,11 +21,10 @@ import numpy as np
 
 from augury.errors import InputError, ModelError
 from augury.models.load import Loaded
-from augury.models.slots import common
 from augury.models.template import ChatTemplate
 from augury.models.tokenizer import Tokenizer
 from augury.sampling import Sampling
-from augury.tree import IntArray
+from augury.tree import IntArray, common
 
 TURN_TOKENS = 96
 """Tokens that the target may invent of a user's turn."""

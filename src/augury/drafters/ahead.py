@@ -1,0 +1,50 @@
+"""What the heads that guess all places in one forward have in common.
+
+What such a head says of a place does not depend on what was guessed before it, so a tree is made of the likeliest
+combinations: of all trees of so many nodes the one of which most is accepted, as far as the head's own probabilities,
+corrected by what was measured, can tell (the sparse tree of Medusa, Cai et al. 2024, arXiv:2401.10774, section 2.3.3,
+anew in every step).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+from augury.budget import Costs
+from augury.drafters.drafter import View
+from augury.drafters.riding import Riding
+from augury.models.heads import Kind
+from augury.models.target import Target
+from augury.tree import MAX_NODES, FloatArray
+
+
+class Ahead(Riding):
+    """See the module's text, and ``Riding`` for what is given and raised; ``depth`` 0 is all places of the head."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        head: str,
+        depth: int,
+        width: int,
+        nodes: int,
+        target: Target,
+        costs: Callable[[], Costs | None] | None,
+    ) -> None:
+        super().__init__(kind, head, depth or MAX_NODES, width, MAX_NODES, nodes, target, costs)
+        self.depth = min(self.depth, self.head.config.guesses)
+        self._ahead: Sequence[FloatArray] = ()
+
+    @abstractmethod
+    def ahead(self, view: View, places: int) -> FloatArray:
+        """f32[places, v], logits of the next so many tokens."""
+
+    def rows(self, view: View, paths: Sequence[Sequence[int]]) -> Sequence[FloatArray]:
+        """Logits of a place, the same behind every path."""
+        if not paths[0]:
+            self._ahead = self._wide(self.ahead(view, min(self.depth, view.room)))
+        return [self._ahead[len(path)] for path in paths]
+
+    def _took(self, ms: float, leaves: int = 1) -> None:
+        """Only the first forward of a step takes time."""

@@ -1,0 +1,109 @@
+"""What the drafters with a trained head on the target have in common: the head, and the text it has read.
+
+The hidden states that a head reads lie in the target's cache, and what it keeps of them in a cache of its own with the
+same slots, so a conversation that goes on in a slot is not read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from augury.budget import Costs
+from augury.drafters.drafter import View
+from augury.drafters.spine import RANKS, Spine
+from augury.drafters.survival import Line
+from augury.errors import InputError, ModelError
+from augury.models.heads import Kind, read_head
+from augury.models.target import Target
+from augury.tree import FloatArray, IntArray, common
+
+SHIPPED = Path(__file__).parent.parent / "heads"
+"""Heads that come with the package: a directory for each target, in it one for each kind."""
+
+LINES = (*[Line()] * RANKS, *[Line(0.5, 0.0)] * RANKS, Line(0.5, 0.0))
+"""Kinds of ``spine``: greedy, coupled, drawn."""
+
+_ROWS = 256  # of one forward when a prompt is read
+
+
+class Riding(Spine):
+    """See the module's text.
+
+    Args:
+        kind: of the head.
+        head: a directory that ``augury train`` wrote, or ``speculators`` for an EAGLE head; empty: the one shipped for
+            the target.
+        depth: see ``Spine``.
+        width: see ``Spine``.
+        beam: see ``Spine``.
+        nodes: see ``Spine``.
+        target: on which the head rides.
+        costs: see ``Spine``.
+
+    Raises:
+        InputError: no head is shipped for the target, the head is of another kind, or nothing can ride on the target.
+        ModelError: the head is damaged, or was trained for another target.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        head: str,
+        depth: int,
+        width: int,
+        beam: int,
+        nodes: int,
+        target: Target,
+        costs: Callable[[], Costs | None] | None,
+    ) -> None:
+        super().__init__(depth, width, LINES, costs, beam, nodes)
+        directory = Path(head) if head else shipped(kind, target.info.name)
+        self.head = read_head(directory)
+        found = self.head.config.kind
+        if found != kind:
+            raise ModelError(f"drafter {kind}: the head in {directory} is of kind {found}; use {found}:{directory}")
+        self._ride = target.attach(self.head)
+        self._features = target.tap(self.head.config.taps)
+        self._vocab = target.info.vocab_size
+        self._held: dict[int, IntArray] = {}  # slot: tokens of which the head has all rows but one
+
+    def open(self, view: View) -> None:
+        """Begin a request, and read its prompt but for the last row, which proposing computes anyway."""
+        super().open(view)
+        if view.length > 2:
+            self._read(view, view.length - 2, 0)
+
+    def room(self, view: View) -> int:
+        """None behind a single token: the target has no hidden states in front of it."""
+        return view.room if view.length > 1 else 0
+
+    def _read(self, view: View, end: int, logits: int) -> tuple[FloatArray, FloatArray]:
+        """Rows 0..end-1 of the text, those that are missing; row t is hidden state t with token t + 1."""
+        tokens, held = view.tokens, self._held.pop(view.slot, view.tokens[:0])
+        begin = min(max(common(held, tokens) - 1, 0), end - 1)
+        for at in range(begin, end, _ROWS):
+            stop = min(at + _ROWS, end)
+            given = self._features(view.slot, at, stop)
+            found = self._ride(view.slot, at, tokens[at + 1 : stop + 1], given, True, logits if stop == end else 0)
+        self._held[view.slot] = tokens[: end + 1].copy()
+        return found
+
+    def _wide(self, logits: FloatArray) -> Sequence[FloatArray]:
+        """f32[n, v] -> n rows f32[V]; of tokens that the head cannot guess -inf."""
+        wide = np.full((len(logits), self._vocab), -np.inf, np.float32)
+        wide[:, self.head.draft_ids] = logits
+        return list(wide)
+
+
+def shipped(kind: Kind, target: str) -> Path:
+    """Where the head that comes with the package lies."""
+    directory = SHIPPED / target / kind
+    if not directory.is_dir():
+        raise InputError(
+            f"drafter {kind}: no head is shipped for {target}; train one (augury train {kind} {target} --out DIR) "
+            f"and give it as {kind}:DIR/{kind}"
+        )
+    return directory
