@@ -109,6 +109,17 @@ def test_padding_and_rows_whose_law_is_not_known_teach_nothing():
     assert loss(net, batch, 3).item() == before
 
 
+def test_a_target_whose_logits_are_capped_teaches_the_capped_law():
+    net, _, _, batch = on_board()
+    plain = loss(net, batch, 1).item()
+    net.softcap = 0.5
+    with torch.no_grad():
+        law = (0.5 * torch.tanh(logits(net, batch.laws) / 0.5)).softmax(-1)
+        guessed = logits(net, net(batch, 1)[0]).log_softmax(-1)
+    assert abs(loss(net, batch, 1).item() + (law * guessed).sum(-1).mean().item()) < 1e-5
+    assert loss(net, batch, 1).item() != plain
+
+
 def test_the_shape_is_that_of_the_file():
     net, *_ = on_board()
     head = made_head()

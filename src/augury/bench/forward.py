@@ -1,20 +1,24 @@
-"""What a forward costs, against its floor: ``python -m augury.bench.forward [MODEL]``.
+"""What a forward costs, against its floor: ``python -m augury.bench.forward [MODEL] [--head DIRECTORY]...``.
 
 Forwards of several sizes are timed in turn, at one context, nothing committed; the medians are printed with the
 bandwidth that reading the weights once amounts to, and, for the compiled forward, where the time goes. One row in fewer
-bits is what a guess of the drafter ``self`` costs. The floor is measured in the same run with the kernel's own
-registers: what the same threads read, and multiply, at best.
+bits is what a guess of the drafter ``self`` costs; of every draft head a step of one row, and one of ``LEVEL`` rows,
+which is a level of a tree, or of all places that it guesses at once. The floor is measured in the same run with the
+kernel's own registers: what the same threads read, and multiply, at best.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
+from augury.drafters.riding import SHIPPED
+from augury.models.heads import Head, read_head
 from augury.models.load import load_target
 from augury.models.native import NativeForward, floors
 from augury.models.runner import Runner
@@ -24,12 +28,14 @@ from augury.tree import DraftTree
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
 CONTEXT = 256
 ROUNDS = 30
+LEVEL = 8
 
 
-def main(model: str = "smollm2-135m") -> None:
-    """Print the table."""
+def main(model: str = "smollm2-135m", heads: Sequence[Path] = ()) -> None:
+    """Print the table. Without ``heads`` it has those that are shipped for the model."""
     target = load_target(model, max_model_len=1024, max_num_seqs=1).target
     info = target.info
+    steps = [_steps(target, read_head(path)) for path in heads or sorted((SHIPPED / info.name).glob("*"))]
     print(f"{info.name}, {info.runner}, {info.parameters / 1e6:.0f} M weights, context {CONTEXT}, medians of {ROUNDS}")
     slot = target.open()
     target.prefill(slot, np.arange(CONTEXT, dtype=np.int32) % info.vocab_size)
@@ -37,6 +43,9 @@ def main(model: str = "smollm2-135m") -> None:
     for bits in info.short[1:]:
         guess = target.shorten(bits, range(info.layers))
         kinds[f"1 int{bits}"] = partial(guess, slot, 0, np.zeros(1, np.int32))
+    targets = set(kinds)
+    for made in steps:
+        kinds |= made(slot)
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
     phases: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     for _ in range(ROUNDS):
@@ -46,9 +55,9 @@ def main(model: str = "smollm2-135m") -> None:
             forward()
             times[kind].append(1e3 * (time.perf_counter() - begin))
             if isinstance(target, Runner) and isinstance(target.forward, NativeForward):
-                phases[kind].append(target.forward.phases)
+                phases[kind].append(target.forward.phases if kind in targets else {})
     one = float(np.median(times["1"]))
-    print(f"{'rows':>6} {'ms':>7} {'to 1 row':>9} {'GB/s':>6}  share of phases")
+    print(f"{'rows':>8} {'ms':>7} {'to 1 row':>9} {'GB/s':>6}  share of phases")
     for kind in kinds:
         ms = float(np.median(times[kind]))
         read = f"{info.weight_bytes / ms / 1e6:.1f}" if kind.isdigit() else ""
@@ -56,7 +65,7 @@ def main(model: str = "smollm2-135m") -> None:
         if phases[kind]:
             means = {k: float(np.median([p[k] for p in phases[kind]])) for k in phases[kind][0]}
             shares = "  ".join(f"{k} {v:.2f}" for k, v in means.items())
-        print(f"{kind:>6} {ms:>7.2f} {ms / one:>9.2f} {read:>6}  {shares}")
+        print(f"{kind:>8} {ms:>7.2f} {ms / one:>9.2f} {read:>6}  {shares}")
     if isinstance(target, Runner) and isinstance(target.forward, NativeForward):
         rate, multiply = floors(target.forward.threads)
         size = info.weight_bytes / 1e6
@@ -70,7 +79,36 @@ def _verify(target: Target, slot: int, rows: int) -> None:
     target.verify([slot], [0], [DraftTree.chain(np.arange(rows - 1, dtype=np.int32), np.ones(rows - 1, np.float32))])
 
 
+def _steps(target: Target, head: Head) -> Callable[[int], dict[str, Callable[[], object]]]:
+    """Take a head on board; then, of a slot that holds ``CONTEXT`` tokens: what to time, by name."""
+    config = head.config
+    features, ride = target.tap(config.taps), target.attach(head)
+
+    def made(slot: int) -> dict[str, Callable[[], object]]:
+        given, tokens = features(slot, 0, CONTEXT), np.zeros(CONTEXT, np.int32)
+        if config.kind == "medusa":
+            places = config.guesses
+            return {f"medusa {places}": partial(ride, slot, CONTEXT, tokens[:1], given[-1:], True, places)}
+        _, left = ride(slot, 0, tokens, given, True, 1)
+        fed = np.repeat(left[-1:], LEVEL, 0)
+        alone, roots = np.full(1, -1, np.int32), np.full(LEVEL, -1, np.int32)
+        if config.kind == "block":
+            places = config.guesses - 1
+            return {
+                "block 1": partial(ride, slot, CONTEXT - 1, tokens[:1], given[-1:], True, 1),
+                f"block +{places}": partial(ride, slot, CONTEXT, tokens[:places], fed[:places], False, places),
+            }
+        return {
+            "eagle 1": partial(ride, slot, CONTEXT, tokens[:1], fed[:1], False, 1, alone),
+            f"eagle {LEVEL}": partial(ride, slot, CONTEXT, tokens[:LEVEL], fed, False, LEVEL, roots),
+        }
+
+    return made
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m augury.bench.forward", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", nargs="?", default="smollm2-135m", help="embedded name, directory or GGUF file")
-    main(parser.parse_args().model)
+    parser.add_argument("--head", type=Path, action="append", default=[], help="draft head; repeatable")
+    given = parser.parse_args()
+    main(given.model, given.head)

@@ -55,13 +55,13 @@ def train(
     from augury.models.load import load_target
     from augury.train.collect import collect
     from augury.train.fit import Recipe
-    from augury.train.head import default_taps, fit_head, fits_on
+    from augury.train.head import LONGEST, default_taps, fit_head, fits_on
 
     asked = [] if prompts is None else [prompt.text for prompt in read_prompts(prompts)]
     with progress() as told:
         loaded = load_target(
             target, dtype=running.dtype, device=running.device, threads=running.threads,
-            max_model_len=running.max_model_len, max_num_seqs=batch, runner=running.runner, progress=told,
+            max_model_len=running.max_model_len or LONGEST, max_num_seqs=batch, runner=running.runner, progress=told,
         )  # fmt: skip
         taps = default_taps(loaded.target.info.layers)
         made = collect(

@@ -125,6 +125,7 @@ features are not to be read; else both are valid until its next forward."""
 class Rides(Protocol):
     """A forward that a draft head can ride on."""
 
+    config: BlockConfig
     embed: torch.Tensor
     """[V, d], of what ``run`` reads."""
     final_norm: torch.Tensor

@@ -75,7 +75,6 @@ class EagleNet(HeadNet):
         rope = rope_table({"rope_type": "default", "rope_theta": c.rope_theta}, c.head_dim, t, t)
         cos, sin = (torch.from_numpy(x).to(embedded) for x in (rope.cos, rope.sin))
         feature = self.fc(batch.features)
-        rows = torch.arange(t, device=embedded.device)
         past: list[tuple[Tensor, Tensor]] = []
         found = []
         for step in range(steps):
@@ -89,31 +88,21 @@ class EagleNet(HeadNet):
             q, k, v = (y.view(b, t, -1, c.head_dim).transpose(1, 2) for y in self.qkv(x).split(sizes, -1))
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
             past.append((k, v))
-            y = self._attend(q, past, rows)
+            y = self._attend(q, past)
             feature = feature + self.o(y.transpose(1, 2).reshape(b, t, -1))
             gate, up = self.gate_up(rms_norm(feature, self.post_attention_layernorm, c.norm_eps)).chunk(2, -1)
             feature = feature + self.down(F.silu(gate) * up)
             found.append(rms_norm(feature, self.norm, c.norm_eps))
         return found
 
-    def _attend(self, q: Tensor, past: Sequence[tuple[Tensor, Tensor]], rows: Tensor) -> Tensor:
+    def _attend(self, q: Tensor, past: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
         """What the queries [B, heads, T, hd] of the last step see; ``past`` are keys and values of each step."""
-        group, step = self.config.heads // self.config.kv_heads, len(past) - 1
-        scale = self.config.head_dim**-0.5
-        keys, values = (x.repeat_interleave(group, 1) for x in past[0])
-        scores = (q @ keys.transpose(-1, -2)) * scale
-        scores = scores.masked_fill(rows[None, :] > rows[:, None] - step, -torch.inf)
-        own = []
-        for i in range(1, step + 1):  # row t sees of step i the row t - step + i
-            key = shifted(past[i][0], step - i).repeat_interleave(group, 1)
-            own.append(((q * key).sum(-1, keepdim=True) * scale).masked_fill((rows < step - i)[:, None], -torch.inf))
-        law = torch.cat([scores, *own], -1)
-        law = law.masked_fill((rows < step)[:, None], 0.0).softmax(-1)  # rows that are none must not be NaN
-        seen = law[..., : len(rows)] @ values
-        for i in range(1, step + 1):
-            value = shifted(past[i][1], step - i).repeat_interleave(group, 1)
-            seen = seen + law[..., len(rows) + i - 1, None] * value
-        return seen
+        group, step, t = self.config.heads // self.config.kv_heads, len(past) - 1, q.shape[2]
+        keys, values = (torch.cat(x, 2).repeat_interleave(group, 1) for x in zip(*past, strict=True))
+        behind = torch.arange(t, device=q.device)[:, None] - torch.arange(t, device=q.device)  # row - key
+        seen = torch.cat([behind >= step, *(behind == step - i for i in range(1, step + 1))], 1)
+        seen[:step, 0] = True  # rows that are none must not be NaN
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=seen)
 
     def tensors(self) -> dict[str, Tensor]:
         """See ``HeadNet``."""
@@ -137,8 +126,3 @@ class EagleNet(HeadNet):
         if self.mask is not None:
             named["mask"] = self.mask
         return {f"{name}.weight": tensor.detach().bfloat16() for name, tensor in named.items()}
-
-
-def shifted(x: Tensor, by: int) -> Tensor:
-    """[B, heads, T, hd] with row t - ``by`` at row t."""
-    return x if not by else F.pad(x[:, :, :-by], (0, 0, by, 0))

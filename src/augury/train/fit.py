@@ -50,7 +50,7 @@ class Recipe:
     """
 
     passes: int = 4
-    rows: int = 3072
+    rows: int = 2048
     steps: int = 4
     rate: float = 1.5e-3
     seed: int = 0

@@ -35,8 +35,8 @@ def default_taps(layers: int) -> tuple[int, int, int]:
     return min(2, layers // 2 - 1), layers // 2, layers - 1
 
 
-def head_config(loaded: Loaded, kind: Kind, taps: Sequence[int], inner: int, steps: int) -> HeadConfig:
-    """Shape of a head for a target: attention heads of 64, as many as fill its width."""
+def head_config(loaded: Loaded, eps: float, kind: Kind, taps: Sequence[int], inner: int, steps: int) -> HeadConfig:
+    """Shape of a head for a target: attention heads of 64, as many as fill its width; ``eps`` is of its norms."""
     info = loaded.target.info
     head_dim = 64
     heads = max(1, round(info.hidden_size / head_dim))
@@ -47,7 +47,7 @@ def head_config(loaded: Loaded, kind: Kind, taps: Sequence[int], inner: int, ste
         heads=heads,
         kv_heads=next(n for n in (3, 2, 1) if heads % n == 0),
         head_dim=head_dim,
-        norm_eps=1e-5,
+        norm_eps=eps,
         rope_theta=1e5,
         taps=tuple(taps),
         vocab_size=info.vocab_size,
@@ -92,7 +92,7 @@ def fit_head(
         raise InputError(f"no draft head can ride on {info.name} under {info.runner}")
     origin = Origin.of(info, (*taps, info.layers), seed)
     talks = read([Shard(path, origin) for path in existing(directory / "data").values()], LONGEST)
-    config = head_config(loaded, kind, taps, inner, recipe.steps)
+    config = head_config(loaded, forward.config.norm_eps, kind, taps, inner, recipe.steps)
     held_out, learnt = _split(talks, forward, config.norm_eps)
     ids = vocabulary(
         learnt, info.vocab_size, min(drafted, info.vocab_size), loaded.eos_ids, [*loaded.tokenizer.special]
@@ -101,7 +101,7 @@ def fit_head(
     torch.manual_seed(seed)
     made = MedusaNet if kind == "medusa" else EagleNet
     net: HeadNet = made(config, forward.embed.float(), forward.words(ids).float(), forward.final_norm).to(on)
-    net.embed, net.words = net.embed.to(on), net.words.to(on)
+    net.embed, net.words, net.softcap = net.embed.to(on), net.words.to(on), forward.config.logit_softcap
     batches = [batch_of([talk], forward.final_norm, config.norm_eps, on) for talk in held_out]
     fit = Fit(net, learnt, batches, ids, forward.final_norm, recipe, directory / f"{kind}-state.safetensors")
     if fit.done >= recipe.passes:

@@ -44,11 +44,13 @@ class HeadNet(nn.Module, ABC):
         config: its shape.
         embed: f[V, d], the target's; frozen.
         words: f[v, d], rows of the target's head that it may guess; frozen.
+        softcap: c of c tanh(x / c) over the target's own logits, or 0.
     """
 
     config: HeadConfig
     embed: Tensor
     words: Tensor
+    softcap: float = 0.0
 
     @abstractmethod
     def forward(self, batch: Batch, steps: int) -> list[Tensor]:
@@ -62,7 +64,10 @@ class HeadNet(nn.Module, ABC):
 def loss(net: HeadNet, batch: Batch, steps: int, decay: float = 0.8) -> Tensor:
     """Cross-entropy to the target's law over the draft vocabulary, step j weighing ``decay ** j``; a mean over rows."""
     with torch.no_grad():
-        laws = logits(net, batch.laws).softmax(-1)
+        laws = logits(net, batch.laws)
+        if net.softcap:
+            laws = net.softcap * torch.tanh(laws / net.softcap)
+        laws = laws.softmax(-1)
     total, weights = batch.weight.new_zeros(()), 0.0
     for step, normed in enumerate(net(batch, steps)):
         rows = batch.weight[:, step:] > 0
