@@ -12,7 +12,7 @@ from augury.conformance.kit import check_drafter
 from augury.conformance.toys import ToyTarget
 from augury.drafters import make
 from augury.drafters.eagle import Eagle
-from augury.drafters.riding import SHIPPED
+from augury.drafters.shipped import SHIPPED
 from augury.engine.engine import Engine
 from augury.errors import InputError, ModelError
 from augury.models.heads import Head, HeadConfig, shapes, write_head

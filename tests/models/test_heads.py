@@ -25,6 +25,7 @@ from augury.models.heads import (
     draft_vocabulary,
     export_head,
     read_head,
+    shapes,
     vocabulary_maps,
     write_head,
 )
@@ -46,6 +47,8 @@ SHAPES = {
     "norm.weight": (D,),
 }
 IDS = (0, 3, 4, 17, 39)
+AHEAD = ("block", "medusa")
+G = 3  # places of such a head
 
 
 def a_head(ids: tuple[int, ...] = IDS, own_rows: bool = False, seed: int = 0, **changes: Any) -> Head:
@@ -54,6 +57,19 @@ def a_head(ids: tuple[int, ...] = IDS, own_rows: bool = False, seed: int = 0, **
     weights = {name: torch.randn(shape, generator=made).bfloat16() for name, shape in shapes.items()}
     config = HeadConfig("eagle", D, F, Q, KV, HD, 1e-5, 1e5, (1, 2, 5), V, "smol", "d1")
     return Head(replace(config, **changes), weights, np.asarray(ids, np.int32))
+
+
+def ahead(kind: str, own_rows: bool = False, **changes: Any) -> Head:
+    """A head that guesses all places in one forward."""
+    config = replace(a_head().config, kind=kind, guesses=G, mask_token=39 if kind == "block" else 0)
+    left_out = {"d2t", "t2d", "embed_tokens.weight"} | (set() if own_rows else {"lm_head.weight"})
+    made = torch.Generator().manual_seed(1)
+    weights = {
+        name: torch.randn(shape, generator=made).bfloat16()
+        for name, (shape, _) in shapes(config, len(IDS)).items()
+        if name not in left_out
+    }
+    return Head(replace(config, **changes), weights, np.asarray(IDS, np.int32))
 
 
 def an_info(**changes: Any) -> TargetInfo:
@@ -116,6 +132,15 @@ def test_a_written_head_comes_back_bit_by_bit(tmp_path: Path, ids: tuple[int, ..
     write_head(tmp_path / "new" / "head", head)
     assert_same(read_head(tmp_path / "new" / "head"), head)
     assert sorted(p.name for p in (tmp_path / "new").iterdir()) == ["head"]
+
+
+@pytest.mark.parametrize("own_rows", [False, True])
+@pytest.mark.parametrize("kind", AHEAD)
+def test_a_head_of_all_places_comes_back_bit_by_bit(tmp_path: Path, kind: str, own_rows: bool) -> None:
+    write_head(tmp_path / "head", ahead(kind, own_rows))
+    found = read_head(tmp_path / "head")
+    assert_same(found, ahead(kind, own_rows))
+    assert (found.config.kind, found.config.guesses) == (kind, G)
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float16])
@@ -213,6 +238,39 @@ def test_the_config_has_the_keys_that_vllm_takes(place: Path) -> None:
     assert config["augury"] == {"kind": "eagle", "target": "smol", "target_digest": "d1"}
 
 
+@pytest.mark.parametrize("kind", AHEAD)
+def test_what_reads_eagle_heads_refuses_the_other_kinds_by_name(tmp_path: Path, kind: str) -> None:
+    write_head(tmp_path / "head", ahead(kind))
+    config = json.loads((tmp_path / "head" / "config.json").read_text())
+    type = f"augury-{kind}"
+    assert (config["speculators_model_type"], config["speculators_config"]["algorithm"]) == (type, type)
+    assert config["architectures"] == [f"Augury{kind.capitalize()}"]
+    assert "eagle3" not in json.dumps({**config, "eagle_aux_hidden_state_layer_ids": None}).lower()
+    mask = 39 if kind == "block" else 0
+    origin = {"target": "smol", "target_digest": "d1"}
+    assert config["augury"] == {"kind": kind, **origin, "guesses": G, "mask_token": mask}
+
+
+@pytest.mark.parametrize(
+    ("kind", "tensors"),
+    [
+        ("block", SHAPES | {"mask.weight": (D,)}),
+        (
+            "medusa",
+            {name: SHAPES[name] for name in ("fc.weight", "norm.weight")}
+            | {f"layers.0.{name}.weight": (D,) for name in ("input_layernorm", "hidden_norm")}
+            | {"layers.0.up.weight": (G * F, 2 * D), "layers.0.down.weight": (G * D, F)},
+        ),
+    ],
+)
+def test_the_other_kinds_have_the_tensors_of_their_own(
+    tmp_path: Path, kind: str, tensors: dict[str, tuple[int, ...]]
+) -> None:
+    write_head(tmp_path / "head", ahead(kind))
+    found = load_file(tmp_path / "head" / "model.safetensors")
+    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == tensors | {"d2t": (5,), "t2d": (V,)}
+
+
 def test_transformers_understands_the_layer(place: Path) -> None:
     from transformers import LlamaConfig
 
@@ -272,6 +330,59 @@ def test_a_switch_without_arithmetic_may_be_on(place: Path) -> None:
 def test_a_config_that_is_not_run_is_refused(place: Path, changes: dict[str, Any], says: str) -> None:
     edit(place, lambda c: c.update(changes))
     refused(place, says)
+
+
+@pytest.mark.parametrize("kind", AHEAD)
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"guesses": 1}, "augury.guesses = 1; 2 to 16 are run of kind '{kind}'"),
+        ({"guesses": 17}, "augury.guesses = 17; 2 to 16 are run of kind '{kind}'"),
+        ({"guesses": -3}, "augury.guesses = -3; 2 to 16"),
+        ({"guesses": 3.0}, "augury.guesses = 3.0; 2 to 16"),
+        ({"guesses": True}, "augury.guesses = True; 2 to 16"),
+        ({"guesses": None}, "augury.guesses = None; 2 to 16"),
+        ({"mask_token": V}, "augury.mask_token = 40; a token is 0 to 39"),
+        ({"mask_token": -1}, "augury.mask_token = -1; a token is 0 to 39"),
+        ({"mask_token": "0"}, "augury.mask_token = '0'; a token is 0 to 39"),
+        ({"kind": "eagle"}, "augury.kind = 'eagle' beside speculators_model_type = 'augury-{kind}'"),
+        ({"kind": "hydra"}, "augury.kind = 'hydra' beside speculators_model_type = 'augury-{kind}'"),
+        ({"kind": ["medusa"]}, "augury.kind = ['medusa'] beside"),
+        ({"kind": None}, "augury.kind = None beside"),
+    ],
+)
+def test_places_that_are_not_run_are_refused(tmp_path: Path, kind: str, changes: dict[str, Any], says: str) -> None:
+    write_head(tmp_path / "head", ahead(kind))
+    edit(tmp_path / "head", lambda c: c["augury"].update(changes))
+    refused(tmp_path / "head", says.replace("{kind}", kind))
+
+
+def test_an_eagle_guesses_one_place_of_a_forward(place: Path) -> None:
+    edit(place, lambda c: c["augury"].update(guesses=2))
+    refused(place, "augury.guesses = 2; 1 are run of kind 'eagle'")
+
+
+@pytest.mark.parametrize("kind", AHEAD)
+def test_a_head_of_all_places_that_does_not_say_its_kind_is_no_eagle(tmp_path: Path, kind: str) -> None:
+    write_head(tmp_path / "head", ahead(kind, own_rows=True))
+    foreign(tmp_path / "head")
+    refused(tmp_path / "head", f"augury.kind = 'eagle' beside speculators_model_type = 'augury-{kind}'")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("block", "mask.weight"), ("medusa", "layers.0.up.weight"), ("medusa", "layers.0.down.weight")],
+)
+def test_the_tensors_of_a_kind_are_missed_and_have_no_place_in_another(tmp_path: Path, kind: str, name: str) -> None:
+    write_head(tmp_path / "head", ahead(kind))
+    kept = load_file(tmp_path / "head" / "model.safetensors")[name]
+    spoil(tmp_path / "head", **{name: None})
+    refused(tmp_path / "head", f"lack the tensor {name}")
+    spoil(tmp_path / "head", **{name: kept[:-1].clone()})
+    refused(tmp_path / "head", f"{name} has shape [{len(kept) - 1}", f"asks for [{len(kept)}")
+    write_head(tmp_path / "eagle", a_head())
+    spoil(tmp_path / "eagle", **{name: kept})
+    refused(tmp_path / "eagle", f"'{name}' has no place")
 
 
 @pytest.mark.parametrize(
@@ -430,6 +541,14 @@ def test_whoever_may_read_a_directory_may_read_the_head(place: Path) -> None:
     assert (place / "model.safetensors").stat().st_mode == (place / "config.json").stat().st_mode
 
 
+@pytest.mark.parametrize("kind", AHEAD)
+def test_a_head_of_another_kind_is_replaced_too(place: Path, kind: str) -> None:
+    write_head(place, ahead(kind))
+    assert_same(read_head(place), ahead(kind))
+    write_head(place, a_head())
+    assert_same(read_head(place), a_head())
+
+
 def test_an_empty_directory_and_a_link_may_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
@@ -494,6 +613,9 @@ def test_a_failure_in_the_middle_leaves_the_old_head_whole(
         (lambda h: replace(h, config=replace(h.config, taps=(1, 2))), "3 layers"),
         (lambda h: replace(h, config=replace(h.config, rope_theta=float("inf"))), "rope_theta = inf"),
         (lambda h: replace(h, weights={}), "lack the tensor"),
+        (lambda h: replace(h, config=replace(h.config, kind="block", guesses=3)), r"lack the tensor mask\.weight"),
+        (lambda h: replace(h, config=replace(h.config, kind="medusa", guesses=3)), "lack the tensor layers.0.up"),
+        (lambda h: replace(h, config=replace(h.config, kind="block")), "guesses = 1; 2 to 16"),
         (lambda h: replace(h, weights={**h.weights, "norm.weight": torch.full((D,), torch.inf)}), "not finite"),
     ],
 )

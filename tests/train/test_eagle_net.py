@@ -33,7 +33,8 @@ def on_board():
     hidden = torch.from_numpy(features(slot, 0, T))
     tokens = torch.from_numpy(TOKENS[: T + 2].astype(np.int64))
     laws = torch.randn(1, T, WIDTH, generator=torch.Generator().manual_seed(3))
-    return net, ride, slot, Batch(tokens[None], hidden[None], laws, torch.ones(1, T), torch.ones(1, T, dtype=torch.bool))
+    every = torch.ones(1, T)
+    return net, ride, slot, Batch(tokens[None], hidden[None], laws, every, every.bool())
 
 
 def test_every_step_of_training_is_a_step_of_drafting():

@@ -18,7 +18,7 @@ from augury.cli import app
 from augury.drafters import make
 from augury.engine.engine import Engine
 from augury.errors import InputError
-from augury.models.heads import read_head
+from augury.models.heads import KINDS, read_head
 from augury.train.collect import collect
 from augury.train.fit import GUESSES, Measured, Recipe, batch_of, batches, is_greedy, read, vocabulary
 from augury.train.head import default_taps, fit_head
@@ -61,17 +61,24 @@ def fitted(tiny, data, tmp_path_factory):
     return directory, list(fit_head(tiny, directory, **FITTED))
 
 
-def test_it_learns_and_leaves_a_head_that_can_be_used(tiny, fitted):
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_learns_and_leaves_a_head_that_can_be_used(tiny, data, fitted, tmp_path, kind):
     directory, told = fitted
+    if kind != "eagle":
+        directory = copied(data, tmp_path / "a")
+        told = list(fit_head(tiny, directory, **FITTED | {"kind": kind}))
     passes = [one for one in told if one.measured is not None]
     assert [one.done for one in passes] == [1.0, 2.0, 3.0, 4.0]
     assert passes[-1].loss < passes[0].loss - 0.1
     assert all(isinstance(one.measured, Measured) and one.measured.chains > 10 for one in passes)
-    head = read_head(directory / "eagle")
+    places = GUESSES if kind == "eagle" else RECIPE.steps
+    assert all(len(one.measured.by_depth) == places for one in passes)
+    head = read_head(directory / kind)
+    assert (head.config.kind, head.config.guesses) == (kind, 1 if kind == "eagle" else RECIPE.steps)
     assert (head.config.taps, head.config.target_digest, len(head.draft_ids)) == (TAPS, tiny.target.info.digest, 96)
     prompt = [1, 2, 3, 70, 71]
     plain = Engine(tiny.target).generate(prompt, max_tokens=24).tokens
-    with Engine(tiny.target, [("eagle", make(f"eagle:{directory / 'eagle'}", target=tiny.target))]) as engine:
+    with Engine(tiny.target, [(kind, make(f"{kind}:{directory / kind}", target=tiny.target))]) as engine:
         found = engine.generate(prompt, max_tokens=24)
     assert found.tokens == plain
     assert found.record.drafted > 10
@@ -195,6 +202,8 @@ def test_three_layers_are_too_few():
     ("arguments", "says"),
     [
         (["eagel", "smollm2-135m"], "unknown kind of head 'eagel'; did you mean 'eagle'"),
+        (["block", "smollm2-135m", "--steps", "1"], "steps is 1; a block head guesses 2 places or more"),
+        (["medusa", "smollm2-135m", "--steps", "1"], "steps is 1; a medusa head guesses 2 places or more"),
         (["eagle", "smollm2-135m", "--rate", "2"], "rate is 2.0; it must lie between 0 and 1"),
         (["eagle", "smolm2"], "unknown model 'smolm2'; did you mean 'smollm2-135m'"),
     ],

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from augury.drafters.riding import SHIPPED
+from augury.drafters.shipped import SHIPPED
 from augury.models.heads import Head, read_head
 from augury.models.load import load_target
 from augury.models.native import NativeForward, floors

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from augury.bench.prompts import Prompt
     from augury.bench.report import Summary
     from augury.engine.engine import Engine
+    from augury.models.target import TargetInfo
     from augury.sampling import Sampling
 
 
@@ -63,8 +64,8 @@ def bench(
     samplings = [Sampling(temperature=t, seed=seed) for t in dict.fromkeys(temperature)]
     prompts = select(own() if file is None else read(file), _names(kinds), limit)
     runs: list[_Run] = []
-    short = loading.engine("none", guessing.acceptance, measure=False).target.info.short if each else ()
-    for number, drafters in enumerate(_sets(guessing, each, short)):
+    target = loading.engine("none", guessing.acceptance, measure=False).target.info if each else None
+    for number, drafters in enumerate(_sets(guessing, target)):
         engine = loading.engine(drafters, guessing.acceptance)
         if number == 0:
             note(f"{len(prompts)} prompts on {engine.target.info.name}, {engine.target.info.runner}")
@@ -92,14 +93,14 @@ def _check(guessing: Guessing, each: bool, json_out: Path | None) -> None:
         raise InputError(f"--json {json_out}: there is no directory {json_out.parent}")
 
 
-def _sets(guessing: Guessing, each: bool, short: Sequence[int]) -> list[str]:
-    """The drafters of each run on a target that can be made cheaper as ``TargetInfo.short`` says."""
-    from augury.drafters import free, native
+def _sets(guessing: Guessing, target: TargetInfo | None) -> list[str]:
+    """The drafters of each run; with a target every one alone that needs no more than that, and all together."""
+    from augury.drafters import brought, free
 
-    if not each:
+    if target is None:
         return [guessing.drafters]
     # Prediction needs no more than a prompt that has one.
-    alone = [*free(), "prediction", *native(short)]
+    alone = [*free(), "prediction", *brought(target)]
     return [*alone, ",".join(alone)]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,12 +12,13 @@ from typer import Option
 
 from augury.cli.flags import Loading
 from augury.cli.terminal import DIFFERS, REFUSED, answering, note, progress, show
-from augury.drafters import DRAFTERS, check, free, native, split
+from augury.drafters import DRAFTERS, brought, check, free, split
 from augury.errors import InputError, UnknownName
 
 if TYPE_CHECKING:
     from augury.bench.alone import Tried
     from augury.bench.prompts import Prompt
+    from augury.models.target import TargetInfo
 
 BY = ("kind", "category")
 """What prompts can be grouped by: two words for one field."""
@@ -62,10 +62,10 @@ class Trying:
         """Flags that say something else than the default."""
         return [_flag(f.name) for f in fields(self) if getattr(self, f.name) != f.default]
 
-    def specs(self, short: Sequence[int] = ()) -> list[str]:
-        """The drafters to measure on a target that can be made cheaper as ``TargetInfo.short`` says."""
+    def specs(self, target: TargetInfo | None = None) -> list[str]:
+        """The drafters to measure; those that a target brings along are known when it is loaded."""
         named = [spec for spec in split(self.drafters) if spec]
-        return list(dict.fromkeys(named if self.only else [*free(), *native(short), *named]))
+        return list(dict.fromkeys(named if self.only else [*free(), *(brought(target) if target else []), *named]))
 
 
 def drafters(
@@ -192,7 +192,7 @@ def _tried(loading: Loading, trying: Trying, prompts: list[Prompt]) -> tuple[lis
     with progress() as told:
         meter = profile(engine.target, progress=(lambda share: told("measuring costs", share)) if told else None)
     tried: list[Tried] = []
-    specs = trying.specs(engine.target.info.short)
+    specs = trying.specs(engine.target.info)
     with answering("drafters", len(prompts) * trying.rounds * (len(specs) + 1)) as each:
         try:
             for found in alone(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -19,6 +19,7 @@ from augury.errors import InputError, UnknownName
 
 if TYPE_CHECKING:
     from augury.drafters.drafter import Drafter
+    from augury.models.target import TargetInfo
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,11 @@ def free() -> list[str]:
     return [name for name, spec in DRAFTERS.items() if not spec.needs]
 
 
-def native(short: Sequence[int]) -> list[str]:
-    """Names of those that need a target which can be had in 4 bits; ``short`` as in ``TargetInfo``."""
-    return ["self"] if 4 in short else []
+def brought(info: TargetInfo) -> list[str]:
+    """Names of those that a target brings along: itself where it can be had in 4 bits, and heads shipped for it."""
+    from augury.drafters.shipped import fitting
+
+    return [*(["self"] if 4 in info.short else []), *fitting(info)]
 
 
 def check(spec: str, before: str = "") -> None:

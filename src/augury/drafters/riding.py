@@ -13,15 +13,13 @@ import numpy as np
 
 from augury.budget import Costs
 from augury.drafters.drafter import View
+from augury.drafters.shipped import shipped
 from augury.drafters.spine import RANKS, Spine
 from augury.drafters.survival import Line
-from augury.errors import InputError, ModelError
+from augury.errors import ModelError
 from augury.models.heads import Kind, read_head
 from augury.models.target import Target
 from augury.tree import FloatArray, IntArray, common
-
-SHIPPED = Path(__file__).parent.parent / "heads"
-"""Heads that come with the package: a directory for each target, in it one for each kind."""
 
 LINES = (*[Line()] * RANKS, *[Line(0.5, 0.0)] * RANKS, Line(0.5, 0.0))
 """Kinds of ``spine``: greedy, coupled, drawn."""
@@ -96,14 +94,3 @@ class Riding(Spine):
         wide = np.full((len(logits), self._vocab), -np.inf, np.float32)
         wide[:, self.head.draft_ids] = logits
         return list(wide)
-
-
-def shipped(kind: Kind, target: str) -> Path:
-    """Where the head that comes with the package lies."""
-    directory = SHIPPED / target / kind
-    if not directory.is_dir():
-        raise InputError(
-            f"drafter {kind}: no head is shipped for {target}; train one (augury train {kind} {target} --out DIR) "
-            f"and give it as {kind}:DIR/{kind}"
-        )
-    return directory

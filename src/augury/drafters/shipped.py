@@ -1,0 +1,38 @@
+"""Heads that come with the package: a directory for each target, in it one for each kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from augury.errors import InputError
+from augury.models.target import TargetInfo
+
+SHIPPED = Path(__file__).parent.parent / "heads"
+
+
+def shipped(kind: str, target: str) -> Path:
+    """Where the head of a kind lies.
+
+    Raises:
+        InputError: there is none.
+    """
+    directory = SHIPPED / target / kind
+    if not directory.is_dir():
+        raise InputError(
+            f"drafter {kind}: no head is shipped for {target}; train one (augury train {kind} {target} --out DIR) "
+            f"and give it as {kind}:DIR/{kind}"
+        )
+    return directory
+
+
+def fitting(info: TargetInfo) -> list[str]:
+    """Kinds of the heads that are shipped for a target with these very weights, if heads can ride on it."""
+    if not info.taps or not info.digest:
+        return []
+    configs = sorted((SHIPPED / info.name).glob("*/config.json"))
+    return [path.parent.name for path in configs if _digest(path) == info.digest]
+
+
+def _digest(config: Path) -> str:
+    return str(json.loads(config.read_text("utf-8"))["augury"]["target_digest"])
