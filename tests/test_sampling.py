@@ -254,6 +254,32 @@ def test_filters_do_not_touch_greedy():
     assert s.draw(np.array([1.0, 1.1, 1.0, 0.9, 1.0], np.float32), []) == 1
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.0},
+        {"top_k": 2},
+        {"top_p": 0.7, "min_p": 0.05},
+        {"repetition_penalty": 1.7, "frequency_penalty": 0.4, "logit_bias": {3: 1.5, 1: -2.0}},
+        {"bad_words": ((0, 4), (3,)), "temperature": 0.0},
+    ],
+)
+def test_a_guess_over_some_tokens_is_that_over_all_without_the_others(options):
+    rng = np.random.default_rng(0)
+    ids = np.array([0, 2, 3, 4, 7, 9], np.int32)
+    s = sampler(Sampling(**{"temperature": 0.8} | options), prompt=(2, 3, 0), vocab=10)
+    for path in ((), (4, 2)):
+        narrow = rng.standard_normal(len(ids)).astype(np.float32)
+        wide = np.full(10, -np.inf, np.float32)
+        wide[ids] = narrow
+        before = narrow.copy()
+        whole = s.guess(wide, path)
+        assert np.allclose(s.guess(narrow, path, ids), whole[ids], atol=1e-7)
+        assert np.array_equal(narrow, before)
+        assert not np.delete(whole, ids).any()
+
+
 def test_row_is_not_changed():
     row = ROW.copy()
     s = sampler(

@@ -249,17 +249,24 @@ class Sampler:
         weights = self._weights(self._scores(logits, path))
         return np.asarray(weights / weights.sum(), np.float64)
 
-    def guess(self, logits: FloatArray, path: Sequence[int]) -> FloatArray:
-        """The law f32[V] of another model's row under this request's parameters, for a drafter.
+    def guess(self, logits: FloatArray, path: Sequence[int], ids: IntArray | None = None) -> FloatArray:
+        """The law f32[v] of another model's row under this request's parameters, for a drafter.
 
         Args:
-            logits: f32[V], the other model's raw row; not changed.
+            logits: f32[v], the other model's raw row; not changed.
             path: draft tokens behind the committed ones.
+            ids: i32[v], the tokens that the row is over, where it is not over all.
 
         The caller's processors are left out, as their state belongs to the target's rows. When greedy it is the law
         at temperature 1, whose likeliest token is the guess. A row whose every token is banned gives zeros.
         """
-        scores = self._edit(logits, path) if self._edited else logits
+        scores = logits
+        if self._edited and ids is None:
+            scores = self._edit(logits, path)
+        elif self._edited:
+            wide = np.full(self._vocab, -np.inf, np.float32)
+            wide[ids] = logits
+            scores = self._edit(wide, path)[ids]
         best = float(scores.max())
         if not math.isfinite(best):
             return np.zeros(len(scores), np.float32)

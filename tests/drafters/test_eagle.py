@@ -15,7 +15,7 @@ from augury.drafters.eagle import Eagle
 from augury.drafters.shipped import SHIPPED
 from augury.engine.engine import Engine
 from augury.errors import InputError, ModelError
-from augury.models.heads import Head, HeadConfig, shapes, write_head
+from augury.models.heads import Head, HeadConfig, read_head, shapes, write_head
 from augury.models.native import native_available
 from augury.models.runner import Runner
 from augury.sampling import Sampling
@@ -121,6 +121,24 @@ def ridden(target):
     other = Ridden(target.info.vocab_size, seed_of_head=9, ids=range(target.info.vocab_size))
     other.says = ToyTarget(target.info.vocab_size, seed=9)
     return other.attach(None)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_head_that_knows_some_tokens_guesses_these_alone(tmp_path, rule, temperature):
+    """Under every rule; what it says of a token is what it says with all of them at hand, and no other is drafted."""
+    few = made(tmp_path / "few", V, 3)
+    ids = read_head(few).draft_ids
+    target = Ridden(V, seed=3, ids=ids)
+    sampling = Sampling(temperature=temperature, seed=5)
+    with Engine(target, on_toy(few, target, depth=3, width=3), acceptance=rule) as engine:
+        found = engine.generate([1, 2, 3, 1], sampling, max_tokens=60)
+    trees = [step.tree for step in found.record.steps]
+    assert {int(t) for tree in trees for t in tree.tokens} == set(ids.tolist())
+    assert found.record.accepted > 10
+    if rule == "coupled" or not temperature:
+        plain = Engine(ToyTarget(V, seed=3), acceptance=rule).generate([1, 2, 3, 1], sampling, max_tokens=60)
+        assert found.tokens == plain.tokens
 
 
 def on_toy(head, target, **options):

@@ -217,6 +217,33 @@ def test_bad_input_is_one_line(arguments, says, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+def test_a_place_that_cannot_be_written_to_is_refused_before_anything_is_loaded(tmp_path):
+    from typer.testing import CliRunner
+
+    (tmp_path / "file").write_text("x")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        done = CliRunner().invoke(app, ["train", "eagle", "smolm2", "--out", str(out)])
+        assert done.exit_code == 2
+        assert "no directory that can be written to" in done.output.replace("\n", " ")
+
+
+def test_fewer_shards_than_there_are_give_the_head_of_these_alone(tiny, data, tmp_path):
+    whole, some = copied(data, tmp_path / "g"), copied(data, tmp_path / "h")
+    next(iter(sorted((some / "data").glob("*"), reverse=True))).unlink()
+    recipe = {"recipe": replace(RECIPE, passes=1)}
+    list(fit_head(tiny, whole, **FITTED | recipe, shards=2))
+    list(fit_head(tiny, some, **FITTED | recipe))
+    ours, theirs = read_head(whole / "eagle").weights, read_head(some / "eagle").weights
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_conversations_that_are_too_short_for_the_steps_are_one_line(tiny, tmp_path):
+    list(collect(tiny, tmp_path / "data", shards=1, taps=TAPS, conversations=12, batch=4, answer_tokens=4))
+    talks = max(len(talk.tokens) for path in existing(tmp_path / "data").values() for talk in Shard(path))
+    with pytest.raises(InputError, match="no conversation is longer than the"):
+        list(fit_head(tiny, tmp_path, **FITTED | {"recipe": replace(RECIPE, steps=talks)}))
+
+
 @pytest.mark.real
 def test_one_command_trains_a_head_for_the_embedded_model(tmp_path):
     from typer.testing import CliRunner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -30,7 +31,7 @@ def train(
     conversations: Annotated[int, Option(help="Of one file.", min=1, rich_help_panel="Text")] = 128,
     answer_tokens: Annotated[int, Option(help="Of an answer at most.", min=2, rich_help_panel="Text")] = 256,
     batch: Annotated[int, Option(help="Conversations that run together.", min=1, rich_help_panel="Text")] = 64,
-    seed: Annotated[int, Option(help="Of text and head.", rich_help_panel="Text")] = 0,
+    seed: Annotated[int, Option(help="Of text and head.", min=0, max=2**31 - 1, rich_help_panel="Text")] = 0,
     passes: Annotated[int, Option(help="Over the text.", min=1, rich_help_panel="Head")] = 4,
     steps: Annotated[
         int,
@@ -40,7 +41,7 @@ def train(
     ] = 4,
     rate: Annotated[float, Option(help="Greatest learning rate.", rich_help_panel="Head")] = 1.5e-3,
     drafted: Annotated[int, Option(help="Tokens it can guess.", min=16, rich_help_panel="Head")] = 8192,
-    inner: Annotated[int, Option(help="Width of its MLP.", min=16, rich_help_panel="Head")] = 1024,
+    inner: Annotated[int, Option(help="Width of its MLP.", min=16, max=65536, rich_help_panel="Head")] = 1024,
 ) -> None:
     """Train a draft head on text that the target itself writes; then ``--drafters KIND:DIR/KIND`` uses it.
 
@@ -50,6 +51,9 @@ def train(
         raise UnknownName("kind of head", kind, KINDS)
     if kind != "eagle" and steps < 2:
         raise InputError(f"steps is {steps}; a {kind} head guesses 2 places or more")
+    near = next(path for path in (out, *out.resolve().parents) if path.exists())
+    if not near.is_dir() or not os.access(near, os.W_OK):
+        raise InputError(f"--out {out}: {near} is no directory that can be written to; name another")
     if not 0.0 < rate < 1.0:
         raise InputError(f"rate is {rate}; it must lie between 0 and 1, such as 1.5e-3")
     from augury.models.load import load_target
@@ -78,7 +82,7 @@ def train(
     with (out / f"{kind}-log.jsonl").open("a", encoding="utf-8") as log:
         for now in fit_head(
             loaded, out, kind=kind, taps=taps, recipe=recipe, drafted=drafted, inner=inner, seed=seed,
-            device=fits_on(loaded),
+            shards=shards, device=fits_on(loaded),
         ):  # fmt: skip
             line = f"pass {now.done:.2f} of {passes}: loss {now.loss:.3f}, {now.rows_per_second:.0f} rows a second"
             entry: dict[str, object] = {"pass": now.done, "loss": now.loss, "seconds": time.perf_counter() - clock}

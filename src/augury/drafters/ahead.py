@@ -11,6 +11,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from augury.budget import Costs
 from augury.drafters.drafter import View
 from augury.drafters.riding import Riding
@@ -34,7 +36,7 @@ class Ahead(Riding):
     ) -> None:
         super().__init__(kind, head, depth or MAX_NODES, width, MAX_NODES, nodes, target, costs)
         self.depth = min(self.depth, self.head.config.guesses)
-        self._ahead: Sequence[FloatArray] = ()
+        self._ahead = np.empty((0, 0), np.float32)
 
     @abstractmethod
     def ahead(self, view: View, places: int) -> FloatArray:
@@ -43,7 +45,7 @@ class Ahead(Riding):
     def rows(self, view: View, paths: Sequence[Sequence[int]]) -> Sequence[FloatArray]:
         """Logits of a place, the same behind every path."""
         if not paths[0]:
-            self._ahead = self._wide(self.ahead(view, min(self.depth, view.room)))
+            self._ahead = self.ahead(view, min(self.depth, view.room)).copy()
         return [self._ahead[len(path)] for path in paths]
 
     def _took(self, ms: float, leaves: int = 1) -> None:

@@ -50,17 +50,17 @@ class View:
     temperature: float
     prediction: IntArray | None
     tenant: str
-    _guess: Callable[[FloatArray, Sequence[int]], FloatArray]
+    _guess: Callable[[FloatArray, Sequence[int], IntArray | None], FloatArray]
     _buffer: list[IntArray]  # one element; the engine replaces it when it grows
     _length: list[int]  # one element
     _slot: list[int]  # one element
     _room: list[int]  # one element
 
-    def guess(self, logits: FloatArray, path: Sequence[int]) -> FloatArray:
-        """The law f32[V] of a drafter's own logits f32[V] behind ``tokens`` and ``path``, under this request's
-        parameters; see ``Sampler.guess``. Zeros when all tokens are banned.
+    def guess(self, logits: FloatArray, path: Sequence[int], ids: IntArray | None = None) -> FloatArray:
+        """The law f32[v] of a drafter's own logits f32[v] behind ``tokens`` and ``path``, over all tokens or over
+        ``ids``, under this request's parameters; see ``Sampler.guess``. Zeros when all tokens are banned.
         """
-        return self._guess(logits, path)
+        return self._guess(logits, path, ids)
 
     @property
     def slot(self) -> int:

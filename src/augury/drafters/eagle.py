@@ -39,10 +39,10 @@ class Eagle(Riding):
     def rows(self, view: View, paths: Sequence[Sequence[int]]) -> Sequence[FloatArray]:
         """Logits of the head."""
         if paths[0]:
-            return self._wide(self._guesses(view, [tuple(path) for path in paths]))
+            return list(self._guesses(view, [tuple(path) for path in paths]))
         logits, left = self._read(view, view.length - 1, 1)
         self._left, self._lying = {(): left[-1].copy()}, ()
-        return self._wide(logits)
+        return list(logits)
 
     def _guesses(self, view: View, paths: Sequence[tuple[int, ...]]) -> FloatArray:
         """Logits f32[n, v] of a row for each path, behind those of its prefixes, which are computed anew."""

@@ -6,10 +6,8 @@ same slots, so a conversation that goes on in a slot is not read again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
 
 from augury.budget import Costs
 from augury.drafters.drafter import View
@@ -57,15 +55,14 @@ class Riding(Spine):
         target: Target,
         costs: Callable[[], Costs | None] | None,
     ) -> None:
-        super().__init__(depth, width, LINES, costs, beam, nodes)
         directory = Path(head) if head else shipped(kind, target.info.name)
         self.head = read_head(directory)
+        super().__init__(depth, width, LINES, costs, beam, nodes, self.head.draft_ids, target.info.vocab_size)
         found = self.head.config.kind
         if found != kind:
             raise ModelError(f"drafter {kind}: the head in {directory} is of kind {found}; use {found}:{directory}")
         self._ride = target.attach(self.head)
         self._features = target.tap(self.head.config.taps)
-        self._vocab = target.info.vocab_size
         self._held: dict[int, IntArray] = {}  # slot: tokens of which the head has all rows but one
 
     def open(self, view: View) -> None:
@@ -88,9 +85,3 @@ class Riding(Spine):
             found = self._ride(view.slot, at, tokens[at + 1 : stop + 1], given, True, logits if stop == end else 0)
         self._held[view.slot] = tokens[: end + 1].copy()
         return found
-
-    def _wide(self, logits: FloatArray) -> Sequence[FloatArray]:
-        """f32[n, v] -> n rows f32[V]; of tokens that the head cannot guess -inf."""
-        wide = np.full((len(logits), self._vocab), -np.inf, np.float32)
-        wide[:, self.head.draft_ids] = logits
-        return list(wide)

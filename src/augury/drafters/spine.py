@@ -28,13 +28,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from augury.budget import Costs
 from augury.drafters.drafter import Drafter, Observation, View
 from augury.drafters.survival import Line, Rates, Survival
 from augury.errors import InputError
 from augury.noise import race
-from augury.tree import MAX_NODES, DraftTree, FloatArray
+from augury.tree import MAX_NODES, DraftTree, FloatArray, IntArray
 
 RANKS = 3
 GREEDY, COUPLED, DRAWN = 0, RANKS, 2 * RANKS
@@ -83,6 +84,8 @@ class Spine(Drafter):
         costs: tells what the target's forwards cost, or None when that was not measured.
         beam: leaves that one forward of the drafting model reads at most; with 1 it goes on from first guesses alone.
         nodes: of the tree at most.
+        ids: i32[v], the tokens that ``rows`` are over, ascending, and
+        vocab_size: V, of the target, where they are not all.
     """
 
     def __init__(
@@ -93,6 +96,8 @@ class Spine(Drafter):
         costs: Callable[[], Costs | None] | None = None,
         beam: int = 1,
         nodes: int = MAX_NODES,
+        ids: IntArray | None = None,
+        vocab_size: int = 0,
     ) -> None:
         for name, value in (("depth", depth), ("width", width), ("beam", beam), ("nodes", nodes)):
             if not 1 <= value <= MAX_NODES:
@@ -101,6 +106,8 @@ class Spine(Drafter):
         self.width = width
         self.beam = beam
         self.nodes = nodes
+        self.ids = ids
+        self.vocab_size = vocab_size
         self._survival = Survival(lines)
         self._costs = costs or (lambda: None)
         self._memory: dict[int, _Memory] = {}
@@ -109,8 +116,9 @@ class Spine(Drafter):
 
     @abstractmethod
     def rows(self, view: View, paths: Sequence[Sequence[int]]) -> Sequence[FloatArray]:
-        """For each path f32[V] over the target's vocabulary: logits behind ``view.tokens`` and it; -inf where there are
-        none. At most ``beam`` paths, none of which begins another; all but their last tokens were read before.
+        """For each path f32[v], over the target's vocabulary or its ``ids``: logits behind ``view.tokens`` and it, -inf
+        where there are none. At most ``beam`` paths, none of which begins another; what is before their last tokens was
+        read before.
         """
 
     def room(self, view: View) -> int:
@@ -190,21 +198,41 @@ class Spine(Drafter):
         return count
 
     def _choices(self, view: View, logits: FloatArray, path: Sequence[int]) -> list[Choice]:
-        law = view.guess(logits, path)
+        law = view.guess(logits, path, self.ids)
         if not law.any():
             return []
         if view.temperature == 0.0:
             likely = np.flatnonzero(law >= min(LEAST, float(law.max())))
-            best = likely[np.argsort(-law[likely], kind="stable")][: self.width].tolist()
-            return [Choice(t, GREEDY + min(i, RANKS - 1), inside(law[t]), None) for i, t in enumerate(best)]
-        waits = view.noise.exponential(view.length + len(path), len(law))
+            best = likely[np.argsort(-law[likely], kind="stable")][: self.width]
+            return self._ranked(GREEDY, best, law)
+        waits = view.noise.exponential(view.length + len(path), self.vocab_size or len(law))
+        if self.ids is not None:
+            waits = waits[self.ids]
         if view.rule != "coupled":
-            return [Choice(race(law.astype(np.float64), waits), DRAWN, inside(float(law @ law)), law)]
+            drawn = race(law.astype(np.float64), waits)
+            return [Choice(self._token(drawn), DRAWN, inside(float(law @ law)), self._wide(law))]
         speed = law.astype(np.float64) / waits
         some = min(self.width, len(law))
         first = np.argpartition(-speed, some - 1)[:some]
-        best = [t for t in first[np.argsort(-speed[first], kind="stable")].tolist() if speed[t] > 0.0]
-        return [Choice(t, COUPLED + min(i, RANKS - 1), inside(law[t]), None) for i, t in enumerate(best)]
+        best = first[np.argsort(-speed[first], kind="stable")]
+        return self._ranked(COUPLED, best[speed[best] > 0.0], law)
+
+    def _ranked(self, kind: int, best: npt.NDArray[np.intp], law: FloatArray) -> list[Choice]:
+        return [
+            Choice(self._token(at), kind + min(rank, RANKS - 1), inside(law[at]), None)
+            for rank, at in enumerate(best.tolist())
+        ]
+
+    def _token(self, at: int) -> int:
+        return at if self.ids is None else int(self.ids[at])
+
+    def _wide(self, law: FloatArray) -> FloatArray:
+        """A law f32[v] as f32[V]."""
+        if self.ids is None:
+            return law
+        wide = np.zeros(self.vocab_size, np.float32)
+        wide[self.ids] = law
+        return wide
 
     def observe(self, view: View, seen: Observation) -> None:
         """Score the guesses of every place that came, up to the first that was not gone on from."""

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from augury.datastore.durable import sync
 from augury.errors import InputError, first_line
 from augury.models.block import rms_norm
 from augury.train.learning import Batch, HeadNet, hits, loss
@@ -246,6 +247,11 @@ class Fit:
                 if place % 10 == 9:
                     speed = rows / (time.perf_counter() - clock)
                     yield Told(number + (place + 1) / self._each, float(np.mean(losses[-10:])), speed)
+            if not losses:
+                raise InputError(
+                    f"no conversation is longer than the {self._recipe.steps} steps of the recipe; "
+                    "collect longer answers, or take fewer steps"
+                )
             speed = rows / (time.perf_counter() - clock)
             self.done = number + 1
             self._save()
@@ -277,7 +283,9 @@ class Fit:
         told = {"passes": str(self.done), "about": self._about()}
         aside = self._state.with_name(self._state.name + ".new")
         save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, aside, told)
+        sync(aside)
         aside.replace(self._state)
+        sync(self._state.parent)
 
     def _resume(self) -> int:
         if not self._state.exists():

@@ -14,7 +14,7 @@ import torch
 
 from augury.errors import InputError
 from augury.models.forward import Rides
-from augury.models.heads import Head, HeadConfig, Kind, write_head
+from augury.models.heads import MOST_GUESSES, Head, HeadConfig, Kind, write_head
 from augury.models.load import Loaded
 from augury.models.runner import Runner
 from augury.train.eagle import EagleNet
@@ -68,6 +68,7 @@ def fit_head(
     drafted: int,
     inner: int,
     seed: int,
+    shards: int | None = None,
     device: str = "cpu",
 ) -> Iterator[Told]:
     """Fit a head to the shards in ``directory/data`` and write it after every pass.
@@ -81,17 +82,21 @@ def fit_head(
         drafted: tokens that the head can guess.
         inner: width of its MLP.
         seed: of the data, and of where learning begins.
+        shards: those numbered below it are learnt from; all when None.
         device: that fits.
 
     Raises:
         InputError: nothing can ride on this target, or the data are of something else.
     """
+    if kind != "eagle" and not 2 <= recipe.steps <= MOST_GUESSES:
+        raise InputError(f"steps is {recipe.steps}; a {kind} head guesses 2 to {MOST_GUESSES} places")
     info = loaded.target.info
     forward = loaded.target.forward if isinstance(loaded.target, Runner) else None
     if not isinstance(forward, Rides):
         raise InputError(f"no draft head can ride on {info.name} under {info.runner}")
     origin = Origin.of(info, (*taps, info.layers), seed)
-    talks = read([Shard(path, origin) for path in existing(directory / "data").values()], LONGEST)
+    found = existing(directory / "data").items()
+    talks = read([Shard(path, origin) for n, path in found if shards is None or n < shards], LONGEST)
     config = head_config(loaded, forward.config.norm_eps, kind, taps, inner, recipe.steps)
     held_out, learnt = _split(talks, forward, config.norm_eps)
     ids = vocabulary(
