@@ -27,18 +27,18 @@ def train(
         Path | None, Option(help="Prompts to answer beside those that the target invents: JSONL, or a line each.")
     ] = None,
     share: Annotated[float, Option(help="Of the conversations that begin with one of --prompts.")] = 0.5,
-    shards: Annotated[int, Option(help="Files of text.", min=1, rich_help_panel="Text")] = 40,
-    conversations: Annotated[int, Option(help="Of one file.", min=1, rich_help_panel="Text")] = 128,
+    shards: Annotated[int, Option(help="Files of text.", min=1, rich_help_panel="Text")] = 12,
+    conversations: Annotated[int, Option(help="Of one file.", min=1, rich_help_panel="Text")] = 256,
     answer_tokens: Annotated[int, Option(help="Of an answer at most.", min=2, rich_help_panel="Text")] = 256,
     batch: Annotated[int, Option(help="Conversations that run together.", min=1, rich_help_panel="Text")] = 64,
     seed: Annotated[int, Option(help="Of text and head.", min=0, max=2**31 - 1, rich_help_panel="Text")] = 0,
-    passes: Annotated[int, Option(help="Over the text.", min=1, rich_help_panel="Head")] = 4,
+    passes: Annotated[int, Option(help="Over the text.", min=1, rich_help_panel="Head")] = 2,
     steps: Annotated[
         int,
         Option(
             help="Of its own that an eagle learns on; places that others guess.", min=1, max=8, rich_help_panel="Head"
         ),
-    ] = 4,
+    ] = 3,
     rate: Annotated[float, Option(help="Greatest learning rate.", rich_help_panel="Head")] = 1.5e-3,
     drafted: Annotated[int, Option(help="Tokens it can guess.", min=16, rich_help_panel="Head")] = 8192,
     inner: Annotated[int, Option(help="Width of its MLP.", min=16, max=65536, rich_help_panel="Head")] = 1024,
