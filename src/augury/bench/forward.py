@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from augury.drafters.shipped import SHIPPED
+from augury.drafters.shipped import fitting, shipped
 from augury.models.heads import Head, read_head
 from augury.models.load import load_target
 from augury.models.native import NativeForward, floors
@@ -35,7 +35,7 @@ def main(model: str = "smollm2-135m", heads: Sequence[Path] = ()) -> None:
     """Print the table. Without ``heads`` it has those that are shipped for the model."""
     target = load_target(model, max_model_len=1024, max_num_seqs=1).target
     info = target.info
-    steps = [_steps(target, read_head(path)) for path in heads or sorted((SHIPPED / info.name).glob("*"))]
+    steps = [_steps(target, read_head(path)) for path in heads or [shipped(kind, info.name) for kind in fitting(info)]]
     print(f"{info.name}, {info.runner}, {info.parameters / 1e6:.0f} M weights, context {CONTEXT}, medians of {ROUNDS}")
     slot = target.open()
     target.prefill(slot, np.arange(CONTEXT, dtype=np.int32) % info.vocab_size)
@@ -44,8 +44,8 @@ def main(model: str = "smollm2-135m", heads: Sequence[Path] = ()) -> None:
         guess = target.shorten(bits, range(info.layers))
         kinds[f"1 int{bits}"] = partial(guess, slot, 0, np.zeros(1, np.int32))
     targets = set(kinds)
-    for made in steps:
-        kinds |= made(slot)
+    for number, made in enumerate(steps):
+        kinds |= {f"{name}{chr(39) * number}": step for name, step in made(slot).items()}
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
     phases: dict[str, list[dict[str, float]]] = {kind: [] for kind in kinds}
     for _ in range(ROUNDS):

@@ -15,7 +15,7 @@ from augury.bench.prompts import read as read_prompts
 from augury.cli.flags import Running
 from augury.cli.terminal import note, progress
 from augury.errors import InputError, UnknownName
-from augury.models.heads import KINDS
+from augury.models.heads import KINDS, check_steps
 
 
 def train(
@@ -34,10 +34,7 @@ def train(
     seed: Annotated[int, Option(help="Of text and head.", min=0, max=2**31 - 1, rich_help_panel="Text")] = 0,
     passes: Annotated[int, Option(help="Over the text.", min=1, rich_help_panel="Head")] = 2,
     steps: Annotated[
-        int,
-        Option(
-            help="Of its own that an eagle learns on; places that others guess.", min=1, max=8, rich_help_panel="Head"
-        ),
+        int, Option(help="Of its own that an eagle learns on; places that others guess.", rich_help_panel="Head")
     ] = 3,
     rate: Annotated[float, Option(help="Greatest learning rate.", rich_help_panel="Head")] = 1.5e-3,
     drafted: Annotated[int, Option(help="Tokens it can guess.", min=16, rich_help_panel="Head")] = 8192,
@@ -49,8 +46,7 @@ def train(
     """
     if kind not in KINDS:
         raise UnknownName("kind of head", kind, KINDS)
-    if kind != "eagle" and steps < 2:
-        raise InputError(f"steps is {steps}; a {kind} head guesses 2 places or more")
+    check_steps(kind, steps)
     near = next(path for path in (out, *out.resolve().parents) if path.exists())
     if not near.is_dir() or not os.access(near, os.W_OK):
         raise InputError(f"--out {out}: {near} is no directory that can be written to; name another")
@@ -59,13 +55,13 @@ def train(
     from augury.models.load import load_target
     from augury.train.collect import collect
     from augury.train.fit import Recipe
-    from augury.train.head import LONGEST, default_taps, fit_head, fits_on
+    from augury.train.head import default_taps, fit_head, fits_on
 
     asked = [] if prompts is None else [prompt.text for prompt in read_prompts(prompts)]
     with progress() as told:
         loaded = load_target(
             target, dtype=running.dtype, device=running.device, threads=running.threads,
-            max_model_len=running.max_model_len or LONGEST, max_num_seqs=batch, runner=running.runner, progress=told,
+            max_model_len=running.max_model_len, max_num_seqs=batch, runner=running.runner, progress=told,
         )  # fmt: skip
         taps = default_taps(loaded.target.info.layers)
         made = collect(

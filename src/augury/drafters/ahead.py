@@ -49,4 +49,8 @@ class Ahead(Riding):
         return [self._ahead[len(path)] for path in paths]
 
     def _took(self, ms: float, leaves: int = 1) -> None:
-        """Only the first forward of a step takes time."""
+        """What the root takes says nothing of its leaves: they are read off what it found."""
+        if leaves:
+            super()._took(ms, leaves)
+        else:
+            self._drift(0.0)

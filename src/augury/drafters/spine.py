@@ -34,7 +34,7 @@ from augury.budget import Costs
 from augury.drafters.drafter import Drafter, Observation, View
 from augury.drafters.survival import Line, Rates, Survival
 from augury.errors import InputError
-from augury.noise import race
+from augury.noise import LawArray, race
 from augury.tree import MAX_NODES, DraftTree, FloatArray, IntArray
 
 RANKS = 3
@@ -46,6 +46,8 @@ LEAST = 0.02
 
 _USUAL = 0.7  # of a first guess to be right, before anything is known
 _FRESH = 0.1  # weight of a new observation in running means
+_HICCUP = 3.0  # what is slower than so many times the mean counts as that
+_DRIFT = 0.01  # in one step
 
 
 class Choice(NamedTuple):
@@ -113,6 +115,7 @@ class Spine(Drafter):
         self._memory: dict[int, _Memory] = {}
         self._ms: dict[int, float] = {}  # of one own forward, by how many leaves it read; 0: the root
         self._hit = _USUAL  # how often a first guess is right
+        self._waits: dict[int, LawArray] = {}  # the noise of this step, by depth
 
     @abstractmethod
     def rows(self, view: View, paths: Sequence[Sequence[int]]) -> Sequence[FloatArray]:
@@ -133,6 +136,7 @@ class Spine(Drafter):
         """Go on from the likeliest leaves as long as that is worth a forward."""
         memory = self._memory[view.id]
         memory.places = {}
+        self._waits = {}
         limit = min(limit, self.nodes)
         tokens: list[int] = []
         parents: list[int] = []
@@ -167,9 +171,19 @@ class Spine(Drafter):
         return DraftTree.best(tokens, parents, survival, [0] * len(tokens), laws, limit)
 
     def _took(self, ms: float, leaves: int = 1) -> None:
-        """Learn what one own forward costs."""
+        """Learn what one own forward costs that read so many leaves; 0: the root, with what came since the last step.
+
+        A hiccup must not shut a number of leaves off for good, as what is not read is not measured: one counts little,
+        and all numbers drift to what the root cost.
+        """
         before = self._ms.get(leaves, ms)
-        self._ms[leaves] = before + _FRESH * (ms - before)
+        self._ms[leaves] = before + _FRESH * (min(ms, _HICCUP * before) - before)
+        if not leaves:
+            self._drift(self._ms[0])
+
+    def _drift(self, ms: float) -> None:
+        for leaves in self._ms:
+            self._ms[leaves] += _DRIFT * (ms - self._ms[leaves])
 
     def _count(self, leaves: Sequence[Leaf], survival: Sequence[float], limit: int, seconds: float) -> int:
         """How many of the leaves, likeliest first, to go on from in the next forward."""
@@ -190,29 +204,31 @@ class Spine(Drafter):
             if each * spent <= row * gain:
                 break  # will not be verified
             gain, spent = gain + each, spent + row
-        best, count, more, ms = gain / spent, 0, 0.0, self._ms.get(0, 0.0)
+        best, count, ms = gain / spent, 0, self._ms.get(0, 0.0)
         for n, leaf in enumerate(leaves, 1):
-            more, ms = more + leaf * self._hit, self._ms.get(n, ms)
-            if more > best * (ms + n * row):
-                best, count = more / (ms + n * row), n
+            gain, spent, ms = gain + leaf * self._hit, spent + row, self._ms.get(n, ms)
+            if gain / (spent + ms) > best:
+                best, count = gain / (spent + ms), n
         return count
 
     def _choices(self, view: View, logits: FloatArray, path: Sequence[int]) -> list[Choice]:
         law = view.guess(logits, path, self.ids)
         if not law.any():
             return []
+        width = self.width if view.rule != "block" else 1  # which judges one path alone
         if view.temperature == 0.0:
             likely = np.flatnonzero(law >= min(LEAST, float(law.max())))
-            best = likely[np.argsort(-law[likely], kind="stable")][: self.width]
+            best = likely[np.argsort(-law[likely], kind="stable")][:width]
             return self._ranked(GREEDY, best, law)
-        waits = view.noise.exponential(view.length + len(path), self.vocab_size or len(law))
-        if self.ids is not None:
-            waits = waits[self.ids]
+        waits = self._waits.get(len(path))
+        if waits is None:
+            waits = view.noise.exponential(view.length + len(path), self.vocab_size or len(law))
+            waits = self._waits[len(path)] = waits if self.ids is None else waits[self.ids]
         if view.rule != "coupled":
             drawn = race(law.astype(np.float64), waits)
             return [Choice(self._token(drawn), DRAWN, inside(float(law @ law)), self._wide(law))]
         speed = law.astype(np.float64) / waits
-        some = min(self.width, len(law))
+        some = min(width, len(law))
         first = np.argpartition(-speed, some - 1)[:some]
         best = first[np.argsort(-speed[first], kind="stable")]
         return self._ranked(COUPLED, best[speed[best] > 0.0], law)

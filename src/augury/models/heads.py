@@ -177,6 +177,17 @@ def export_head(head: Head, target_head_rows: Tensor) -> Head:
     return replace(head, weights={**head.weights, "lm_head.weight": rows})
 
 
+def check_steps(kind: str, steps: int) -> None:
+    """Whether a head can be trained on so many steps, which of all kinds but ``eagle`` are the places it guesses.
+
+    Raises:
+        InputError: it cannot.
+    """
+    least = 1 if kind == "eagle" else 2
+    if not least <= steps <= MOST_GUESSES:
+        raise InputError(f"steps is {steps}; a head of kind {kind} is trained on {least} to {MOST_GUESSES}")
+
+
 def check_head(head: Head, info: TargetInfo) -> None:
     """Whether a head can guess for a target; where it does not know its target's digest, sizes decide.
 
@@ -265,7 +276,9 @@ def _parse(config: Mapping[str, Any]) -> tuple[HeadConfig, int, bool]:
     """(the config, v, whether we wrote it)."""
     if config.get("speculators_model_type") not in _TYPES.values():
         kind = shown(config.get("speculators_model_type"))
-        raise ModelError(f"{CONFIG} has speculators_model_type = {kind}; 'eagle3' is supported")
+        raise ModelError(
+            f"{CONFIG} has speculators_model_type = {kind}; {', '.join(map(repr, _TYPES.values()))} are supported"
+        )
     if "norm_before_residual" not in config:
         raise ModelError(f"{CONFIG} lacks norm_before_residual, of which readers assume different things; false is run")
     for key, value in config.items():

@@ -440,8 +440,8 @@ static inline float *panel(float *panels, const Model *m, int64_t row, int64_t d
     return panels + first * depth + (row - first) * LANES;
 }
 
-/* Outputs of this thread's share of one linear, from the group on that `first_row` begins. With `inner`, the blocks are gate and up: what leaves is the
- * activated product as a panel for the next linear; else rows of `width` floats in `out`. */
+/* Outputs of this thread's share of one linear, from `first_row` on, which a group begins. With `inner`, the blocks are
+ * gate and up: what leaves is the activated product as a panel for the next linear; else rows of `width` floats in `out`. */
 static void linear(Worker *me, int64_t op, const float *panels, int64_t depth, int64_t blocks, float *out, int64_t width,
                    const Layer *inner, int64_t first_row)
 {

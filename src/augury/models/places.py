@@ -7,14 +7,13 @@ import torch
 from torch.nn import functional as F
 
 from augury.models.block import rms_norm
-from augury.models.forward import Rides
+from augury.models.forward import Ride, Rides, Segment
 from augury.models.heads import Head
-from augury.models.target import Rider
-from augury.tree import FloatArray, IntArray
+from augury.tree import FloatArray
 
 
-def medusa_rider(head: Head, forward: Rides) -> Rider:
-    """A rider of one row: ``given`` are hidden states of the target, and its logits are those of every place ahead.
+def medusa_ride(head: Head, forward: Rides) -> Ride:
+    """A ride of one row: what is given are hidden states of the target, and its logits are those of the places ahead.
 
     Args:
         head: of kind ``medusa``, checked against the model.
@@ -22,21 +21,14 @@ def medusa_rider(head: Head, forward: Rides) -> Rider:
     """
     c, device = head.config, forward.embed.device
     weights = {name: tensor.to(device).float() for name, tensor in head.weights.items()}
-    words = forward.words(head.draft_ids).float()
+    words = weights.get("lm_head.weight")
+    if words is None:
+        words = forward.words(head.draft_ids).to(device).float()
     down = weights["layers.0.down.weight"].view(c.guesses, c.hidden_size, -1)
-    own = weights.get("lm_head.weight", words)
 
     @torch.inference_mode()
-    def ride(
-        slot: int,
-        length: int,
-        tokens: IntArray,
-        given: FloatArray,
-        fuse: bool,
-        logits: int,
-        parents: IntArray | None = None,
-    ) -> tuple[FloatArray, FloatArray]:
-        embedded = forward.embed[int(tokens[-1])].float()
+    def ride(segment: Segment, given: FloatArray, fuse: bool, logits: int) -> tuple[FloatArray, FloatArray]:
+        embedded = forward.embed[int(segment.tokens[-1])].float()
         feature = F.linear(torch.from_numpy(given[-1]).to(device), weights["fc.weight"])
         x = torch.cat(
             [
@@ -46,7 +38,7 @@ def medusa_rider(head: Head, forward: Rides) -> Rider:
         )
         inner = F.silu(F.linear(x, weights["layers.0.up.weight"])).view(c.guesses, -1, 1)
         y = feature + torch.bmm(down, inner)[..., 0]
-        found = rms_norm(y, weights["norm.weight"], c.norm_eps) @ own.T
+        found = rms_norm(y, weights["norm.weight"], c.norm_eps) @ words.T
         return found.cpu().numpy()[:logits], np.empty((0, c.hidden_size), np.float32)
 
     return ride

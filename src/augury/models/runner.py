@@ -216,15 +216,16 @@ class Runner(Target):
     def attach(self, head: Head) -> Rider:
         """See ``Target.attach``."""
         from augury.models.heads import check_head
-        from augury.models.places import medusa_rider
+        from augury.models.places import medusa_ride
         from augury.models.ride import head_block
 
         if not isinstance(self.forward, Rides):
             return super().attach(head)
         check_head(head, self.info)
         if head.config.kind == "medusa":
-            return medusa_rider(head, self.forward)
-        ride = self.forward.attach(*head_block(head, self.forward, self.info.context))
+            ride = medusa_ride(head, self.forward)
+        else:
+            ride = self.forward.attach(*head_block(head, self.forward, self.info.context))
 
         def rider(
             slot: int,
@@ -236,6 +237,9 @@ class Runner(Target):
             parents: IntArray | None = None,
         ) -> tuple[FloatArray, FloatArray]:
             self._state(slot)
+            most = head.config.guesses if head.config.kind == "medusa" else len(tokens)
+            if not 0 <= logits <= most:
+                raise InputError(f"logits are wanted of {logits} rows, of {most} they can be had")
             rows = np.arange(len(tokens), dtype=np.int32)
             above, depths = rows - 1, rows
             if parents is not None:

@@ -105,7 +105,8 @@ class Rider(Protocol):
             tokens: i32[m]; row r takes the embedding of ``tokens[r]`` and ``given[r]``.
             given: f32[m, k d] hidden states of the target, or f32[m, d] features that the head left.
             fuse: whether they are the target's.
-            logits: of how many of the last rows they are wanted; of none it only fills the cache.
+            logits: of how many of the last rows they are wanted; of none it only fills the cache. Medusa heads, which
+                have no cache, take one row, and give those of so many places ahead.
             parents: i32[m], the row that each stands behind, -1 for the cache; None is a chain.
 
         Returns:

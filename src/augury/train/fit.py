@@ -45,7 +45,7 @@ class Recipe:
     Attributes:
         passes: over all conversations.
         rows: of one optimiser step at most, padding included.
-        steps: of training-time test.
+        steps: of training-time test; of a head that guesses all places at once, its places.
         rate: greatest learning rate; it rises over the first 4 % of all steps and falls as a cosine to a tenth.
         seed: of the order of conversations.
     """
@@ -63,7 +63,7 @@ class Measured:
 
     Attributes:
         first: share of right first guesses.
-        length: tokens of a step with a chain of ``GUESSES``, the target's own included.
+        length: tokens of a step with a chain of ``GUESSES``, or of the places guessed at once, and the target's own.
         by_depth: share of right guesses at each depth, given all before it were right.
         chains: how many there were.
     """
@@ -222,7 +222,9 @@ class Fit:
 
     def run(self) -> Iterator[Told]:
         """Learn; tells now and then how it goes, and after every pass what would be accepted."""
-        half = self._device.type == "cuda" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+        # A CPU without bf16 products would emulate them, at a third of the speed of floats.
+        cpu = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        half = self._device.type == "cuda" or cpu
         for number in range(self.done, self._recipe.passes):
             order = random.Random(f"{self._recipe.seed} {number}")
             losses: list[float] = []

@@ -14,18 +14,16 @@ import torch
 
 from augury.errors import InputError
 from augury.models.forward import Rides
-from augury.models.heads import MOST_GUESSES, Head, HeadConfig, Kind, write_head
+from augury.models.heads import Head, HeadConfig, Kind, check_steps, write_head
 from augury.models.load import Loaded
 from augury.models.runner import Runner
 from augury.train.eagle import EagleNet
 from augury.train.fit import HELD_OUT, Fit, Recipe, Told, batch_of, is_greedy, read, vocabulary
+from augury.train.invent import LONGEST
 from augury.train.learning import HeadNet
 from augury.train.medusa import MedusaNet
 from augury.train.shards import Conversation, Origin, Shard, existing
 from augury.tree import IntArray
-
-LONGEST = 1024
-"""Tokens of a conversation that are learnt from at most."""
 
 
 def default_taps(layers: int) -> tuple[int, int, int]:
@@ -54,7 +52,7 @@ def head_config(loaded: Loaded, eps: float, kind: Kind, taps: Sequence[int], inn
         target=info.name,
         target_digest=info.digest,
         guesses=1 if kind == "eagle" else steps,
-        mask_token=loaded.eos_ids[0] if kind == "block" else 0,
+        mask_token=next(iter(loaded.eos_ids), 0) if kind == "block" else 0,
     )
 
 
@@ -88,8 +86,7 @@ def fit_head(
     Raises:
         InputError: nothing can ride on this target, or the data are of something else.
     """
-    if kind != "eagle" and not 2 <= recipe.steps <= MOST_GUESSES:
-        raise InputError(f"steps is {recipe.steps}; a {kind} head guesses 2 to {MOST_GUESSES} places")
+    check_steps(kind, recipe.steps)
     info = loaded.target.info
     forward = loaded.target.forward if isinstance(loaded.target, Runner) else None
     if not isinstance(forward, Rides):

@@ -26,6 +26,9 @@ from augury.models.tokenizer import Tokenizer
 from augury.sampling import Sampling
 from augury.tree import IntArray, common
 
+LONGEST = 1024
+"""Tokens of a conversation that are learnt from at most; what is given of one is at most half of it."""
+
 TURN_TOKENS = 96
 """Tokens that the target may invent of a user's turn."""
 
@@ -161,7 +164,7 @@ class Inventor:
         self._prompts = list(prompts)
         random.Random(f"{seed} prompts").shuffle(self._prompts)
         self._share = share if self._prompts else 0.0
-        self._longest = loaded.target.info.context // 2
+        self._longest = min(loaded.target.info.context, LONGEST) // 2
         self.frame = framed(loaded)
 
     def opening(self, shard: int, index: int, of: int) -> Opening:

@@ -5,9 +5,9 @@ A shard of C conversations with N tokens in all holds
 - ``tokens`` i32[N], conversation after conversation, prompt and answer of each;
 - ``starts`` i64[C + 1], where each begins in them;
 - ``prompt_lengths`` i32[C];
-- ``hidden`` bf16[N, taps, d], row t of a conversation what the target's tapped layers held at its token t. The last
-  row of each is zeros, as nothing was computed behind its last token; so is the last tap, the residual stream behind
-  the target's last layer, of rows that came with the prompt (see ``Target.tap``).
+- ``hidden`` bf16[N, taps, d], row t of a conversation what the target's tapped layers held at its token t, the last
+  tap being the residual stream behind the last layer. The last row of each is zeros, as nothing was computed behind
+  its last token.
 
 Metadata say which target and which taps it is of. One process at a time may write into a directory.
 """
@@ -32,7 +32,7 @@ from augury.errors import InputError, ModelError, first_line
 from augury.models.target import TargetInfo
 from augury.tree import IntArray
 
-FORMAT = 1
+FORMAT = 2
 """Version of what is written; others are refused."""
 
 _KEY = "augury"
