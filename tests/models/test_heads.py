@@ -313,7 +313,10 @@ def test_a_switch_without_arithmetic_may_be_on(place: Path) -> None:
     ("changes", "says"),
     [
         ({"norm_before_fc": 1}, "norm_before_fc = 1; only false is supported"),
-        ({"speculators_model_type": "dflash"}, "speculators_model_type = 'dflash'; 'eagle3' is supported"),
+        (
+            {"speculators_model_type": "dflash"},
+            "speculators_model_type = 'dflash'; 'eagle3', 'augury-block', ",
+        ),
         ({"target_hidden_size": 64}, "target_hidden_size = 64; 12"),
         ({"draft_vocab_size": V + 1}, "draft_vocab_size = 41; 1 to 40"),
         ({"draft_vocab_size": "5"}, "draft_vocab_size = '5'"),

@@ -326,7 +326,7 @@ def test_the_collector_keeps_answers_only(tiny):
 
 # ---- shards on disk --------------------------------------------------------------------------------------------------
 
-ORIGIN = Origin("tiny", "a", VOCAB, HIDDEN, (0, 2, LAYERS), 0)
+ORIGIN = Origin("tiny", "a", VOCAB, HIDDEN, (0, 2, LAYERS), 0, "")
 
 
 def conversation(size: int, prompt: int) -> Conversation:
@@ -373,6 +373,7 @@ def test_a_directory_that_cannot_be_written_to_is_refused(tmp_path):
         ({"hidden_size": 64}, "another target"),
         ({"taps": (0, 1, LAYERS)}, "taps \\[0, 1, 3\\], not \\[0, 2, 3\\]"),
         ({"seed": 1}, "seed 1, not 0"),
+        ({"text": "no questions"}, "with no questions, not with 6 conversations of up to 8 answer tokens; use that"),
     ],
 )
 def test_a_shard_of_something_else_is_refused_before_anything_is_made(tiny, tmp_path, change, words):

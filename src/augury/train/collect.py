@@ -7,6 +7,7 @@ each as it ends, when they are still in the target's cache.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -143,7 +144,11 @@ def collect(
     check_prompts(prompts, share)
     if any(not 0 <= layer < info.layers for layer in taps):
         raise InputError(f"taps are {list(taps)}; a head reads layers 0 to {info.layers - 1} of {info.name}")
-    origin = Origin.of(info, (*taps, info.layers), seed)
+    asked = f"{conversations} conversations of up to {answer_tokens} answer tokens"
+    if prompts:
+        digest = hashlib.sha256("\0".join(prompts).encode()).hexdigest()[:12]
+        asked += f" and a share of {share:g} of {len(prompts)} prompts ({digest})"
+    origin = Origin.of(info, (*taps, info.layers), seed, asked)
     found = existing(directory)
     for path in found.values():
         Shard(path, origin)  # refused now or never

@@ -52,6 +52,7 @@ class Origin:
         hidden_size: d.
         taps: layers, as ``Target.tap`` takes them; the last is the number of layers of the target.
         seed: of the texts.
+        text: how they were asked for, in words; empty where that does not matter.
     """
 
     target: str
@@ -60,11 +61,12 @@ class Origin:
     hidden_size: int
     taps: tuple[int, ...]
     seed: int
+    text: str
 
     @classmethod
-    def of(cls, info: TargetInfo, taps: Sequence[int], seed: int) -> Origin:
+    def of(cls, info: TargetInfo, taps: Sequence[int], seed: int, text: str = "") -> Origin:
         """Of a target that is loaded."""
-        return cls(info.name, info.digest, info.vocab_size, info.hidden_size, tuple(taps), seed)
+        return cls(info.name, info.digest, info.vocab_size, info.hidden_size, tuple(taps), seed, text)
 
 
 @dataclass(frozen=True)
@@ -249,6 +251,10 @@ def _check_origin(path: Path, found: Origin, wanted: Origin) -> None:
     if found.seed != wanted.seed:
         raise InputError(
             f"{path.name} was collected with seed {found.seed}, not {wanted.seed}; use that, or another directory"
+        )
+    if found.text and wanted.text and found.text != wanted.text:
+        raise InputError(
+            f"{path.name} was collected with {found.text}, not with {wanted.text}; use that, or another directory"
         )
 
 
