@@ -25,6 +25,7 @@ CHEAP = 0.03
 PROBES = 0.02
 """Share of the time that may go to asking drafters that are not believed to pay."""
 
+_FIRST = 3  # times that a drafter is asked before it is judged
 _DOUBT = 0.6  # tokens that a drafter may bring more than it did, for all that one step tells
 _NOBODY = Expected(0.0, 0.0)
 ENGINE_WEIGHT, OWN_WEIGHT = 0.02, 0.1
@@ -57,7 +58,8 @@ class Means:
         self.own += 1
         self.idle = 0
         share = max(weight, 1.0 / self.asked)
-        self.ms += share * (ms - self.ms)
+        # A first call warms caches and pages; of the first few the fastest tells what it takes.
+        self.ms = min(self.ms, ms) if 1 < self.asked <= _FIRST else self.ms + share * (ms - self.ms)
         self.tokens += share * (tokens - self.tokens)
         self.step_ms += share * (step_ms - self.step_ms)
 
@@ -88,7 +90,7 @@ class Asking:
             others: tokens of the requests that step with this one, and by how much they make a plain step longer.
         """
         known = self.means.setdefault(index, Means())
-        if not known.asked:
+        if known.asked < _FIRST:
             return True
         doubt = _DOUBT / math.sqrt(1.0 + known.own)
         with_it = (known.tokens + doubt + others.tokens) / (known.ms + known.step_ms + others.ms)
