@@ -22,6 +22,7 @@ from augury.models.heads import KINDS, read_head
 from augury.train.collect import collect
 from augury.train.fit import GUESSES, Measured, Recipe, batch_of, batches, is_greedy, read, vocabulary
 from augury.train.head import default_taps, fit_head
+from augury.train.learning import loss
 from augury.train.shards import Conversation, Shard, existing
 
 TAPS = (0, 1, 2)
@@ -94,6 +95,19 @@ def test_what_was_stopped_goes_on_as_if_it_had_not(tiny, data, fitted, tmp_path)
     ours, theirs = read_head(directory / "eagle").weights, read_head(whole / "eagle").weights
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert list(fit_head(tiny, directory, **FITTED)) == []
+
+
+def test_passes_over_the_first_guess_alone_come_before_the_others(tiny, data, tmp_path, monkeypatch):
+    from augury.train import fit
+
+    seen = []
+    monkeypatch.setattr(fit, "loss", lambda net, batch, steps: seen.append(steps) or loss(net, batch, steps))
+    directory = copied(data, tmp_path / "i")
+    told = list(fit_head(tiny, directory, **FITTED | {"recipe": replace(RECIPE, single=2, passes=1)}))
+    each = len(seen) // 3
+    assert seen == [1] * 2 * each + [RECIPE.steps] * each
+    assert [one.done for one in told if one.measured is not None] == [1.0, 2.0, 3.0]
+    assert list(fit_head(tiny, directory, **FITTED | {"recipe": replace(RECIPE, single=2, passes=1)})) == []
 
 
 def test_a_state_of_something_else_is_refused(tiny, fitted, tmp_path):
@@ -249,10 +263,23 @@ def test_one_command_trains_a_head_for_the_embedded_model(tmp_path):
     from typer.testing import CliRunner
 
     out = tmp_path / "head of mine"
-    small = ["--shards", "1", "--conversations", "4", "--answer-tokens", "24", "--passes", "1", "--drafted", "512"]
+    small = [
+        "--shards",
+        "1",
+        "--conversations",
+        "4",
+        "--answer-tokens",
+        "24",
+        "--single",
+        "1",
+        "--passes",
+        "1",
+        "--drafted",
+        "512",
+    ]
     done = CliRunner().invoke(app, ["train", "eagle", "smollm2-135m", "--out", str(out), *small])
     assert done.exit_code == 0, done.output
     assert f"eagle:{out / 'eagle'}" in done.output.replace("\n", "")
     lines = [json.loads(line) for line in (out / "eagle-log.jsonl").read_text().splitlines()]
-    assert lines[-1]["pass"] == 1.0
+    assert lines[-1]["pass"] == 2.0
     assert read_head(out / "eagle").config.target == "smollm2-135m"

@@ -32,7 +32,11 @@ def train(
     answer_tokens: Annotated[int, Option(help="Of an answer at most.", min=2, rich_help_panel="Text")] = 256,
     batch: Annotated[int, Option(help="Conversations that run together.", min=1, rich_help_panel="Text")] = 64,
     seed: Annotated[int, Option(help="Of text and head.", min=0, max=2**31 - 1, rich_help_panel="Text")] = 0,
-    passes: Annotated[int, Option(help="Over the text.", min=1, rich_help_panel="Head")] = 2,
+    single: Annotated[
+        int,
+        Option(help="Passes that teach an eagle its first guess alone.", min=0, rich_help_panel="Head"),
+    ] = 4,
+    passes: Annotated[int, Option(help="Passes over all steps, after those.", min=1, rich_help_panel="Head")] = 1,
     steps: Annotated[
         int, Option(help="Of its own that an eagle learns on; places that others guess.", rich_help_panel="Head")
     ] = 3,
@@ -73,14 +77,16 @@ def train(
                 f"shard {one.number + 1} of {shards}: {one.conversations} conversations, {one.answer_tokens} answer "
                 f"tokens, {one.tokens_per_second:.0f} a second"
             )
-    recipe = Recipe(passes=passes, steps=steps, rate=rate, seed=seed)
+    recipe = Recipe(single if kind == "eagle" else 0, passes, steps=steps, rate=rate, seed=seed)
     clock = time.perf_counter()
     with (out / f"{kind}-log.jsonl").open("a", encoding="utf-8") as log:
         for now in fit_head(
             loaded, out, kind=kind, taps=taps, recipe=recipe, drafted=drafted, inner=inner, seed=seed,
             shards=shards, device=fits_on(loaded),
         ):  # fmt: skip
-            line = f"pass {now.done:.2f} of {passes}: loss {now.loss:.3f}, {now.rows_per_second:.0f} rows a second"
+            line = (
+                f"pass {now.done:.2f} of {recipe.whole}: loss {now.loss:.3f}, {now.rows_per_second:.0f} rows a second"
+            )
             entry: dict[str, object] = {"pass": now.done, "loss": now.loss, "seconds": time.perf_counter() - clock}
             if now.measured is not None and not now.measured.chains:
                 line += "; nothing was held out: too little greedy text"

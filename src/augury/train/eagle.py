@@ -55,9 +55,8 @@ class EagleNet(HeadNet):
 
     @torch.no_grad()
     def _begin(self, final_norm: Tensor) -> None:
-        """Where learning begins: the feature is the last tapped state, scarcely changed, under the target's own norm.
-
-        Logits then have the target's scale; with random ones the first hundred steps do nothing but find it.
+        """Where learning begins: the feature is the last tapped state, scarcely changed, under a third of the target's
+        norm: surer logits would be wrong, and the first hundred steps do nothing but find the scale.
         """
         d = self.config.hidden_size
         for linear in (self.fc, self.qkv, self.gate_up):
@@ -66,7 +65,7 @@ class EagleNet(HeadNet):
             nn.init.normal_(linear.weight, std=0.1 * linear.in_features**-0.5)
         self.fc.weight.mul_(0.02)
         self.fc.weight[:, -d:] += torch.eye(d)
-        self.norm.copy_(final_norm)
+        self.norm.copy_(0.3 * final_norm)
 
     def forward(self, batch: Batch, steps: int) -> list[Tensor]:
         """See ``HeadNet``."""

@@ -106,7 +106,7 @@ def fit_head(
     net.embed, net.words, net.softcap = net.embed.to(on), net.words.to(on), forward.config.logit_softcap
     batches = [batch_of([talk], forward.final_norm, config.norm_eps, on) for talk in held_out]
     fit = Fit(net, learnt, batches, ids, forward.final_norm, recipe, directory / f"{kind}-state.safetensors")
-    if fit.done >= recipe.passes:
+    if fit.done >= recipe.whole:
         _write(directory, net, ids)
     for told in fit.run():
         if told.measured is not None:

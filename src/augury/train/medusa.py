@@ -34,7 +34,7 @@ class MedusaNet(HeadNet):
         self.embed, self.words = embed, words
         self.fc = nn.Linear(len(c.taps) * d, d, bias=False)
         self.input_layernorm, self.hidden_norm = nn.Parameter(torch.ones(d)), nn.Parameter(torch.ones(d))
-        self.norm = nn.Parameter(final_norm.clone())
+        self.norm = nn.Parameter(0.3 * final_norm)
         self.up = nn.Linear(2 * d, c.guesses * f, bias=False)
         self.down = nn.Parameter(torch.randn(c.guesses * d, f) * 0.1 * f**-0.5)
         with torch.no_grad():  # each begins with what the target thought last
