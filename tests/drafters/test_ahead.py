@@ -18,7 +18,8 @@ from augury.drafters.block import Block
 from augury.drafters.medusa import Medusa
 from augury.engine.engine import Engine
 from augury.errors import InputError, ModelError
-from augury.models.heads import KINDS, read_head
+from augury.models.heads import read_head
+from augury.models.kinds import KINDS
 from augury.sampling import Sampling
 from augury.tree import MAX_NODES
 

@@ -11,7 +11,8 @@ from augury.api import automatic
 from augury.drafters import brought, shipped
 from augury.drafters.shipped import SHIPPED, fitting
 from augury.errors import InputError
-from augury.models.heads import KINDS, read_head
+from augury.models.heads import read_head
+from augury.models.kinds import KINDS
 
 
 @pytest.fixture

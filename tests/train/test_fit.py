@@ -18,7 +18,8 @@ from augury.cli import app
 from augury.drafters import make
 from augury.engine.engine import Engine
 from augury.errors import InputError
-from augury.models.heads import KINDS, read_head
+from augury.models.heads import read_head
+from augury.models.kinds import KINDS
 from augury.train.collect import collect
 from augury.train.fit import GUESSES, Measured, Recipe, batch_of, batches, is_greedy, read, vocabulary
 from augury.train.head import default_taps, fit_head

@@ -15,7 +15,7 @@ from augury.bench.prompts import read as read_prompts
 from augury.cli.flags import Running
 from augury.cli.terminal import note, progress
 from augury.errors import InputError, UnknownName
-from augury.models.heads import KINDS, check_steps
+from augury.models.kinds import KINDS, check_steps
 
 
 def train(

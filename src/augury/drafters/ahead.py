@@ -16,7 +16,7 @@ import numpy as np
 from augury.budget import Costs
 from augury.drafters.drafter import View
 from augury.drafters.riding import Riding
-from augury.models.heads import Kind
+from augury.models.kinds import Kind
 from augury.models.target import Target
 from augury.tree import MAX_NODES, FloatArray
 

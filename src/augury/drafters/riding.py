@@ -15,7 +15,8 @@ from augury.drafters.shipped import shipped
 from augury.drafters.spine import RANKS, Spine
 from augury.drafters.survival import Line
 from augury.errors import ModelError
-from augury.models.heads import Kind, read_head
+from augury.models.heads import read_head
+from augury.models.kinds import Kind
 from augury.models.target import Target
 from augury.tree import FloatArray, IntArray, common
 

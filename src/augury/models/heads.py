@@ -43,7 +43,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,6 +53,7 @@ from torch import Tensor
 
 from augury.errors import InputError, ModelError, first_line, shown
 from augury.models.families import block_config
+from augury.models.kinds import KINDS, MOST_GUESSES, Kind
 from augury.models.target import TargetInfo
 from augury.models.weights import safetensors_files
 from augury.tree import IntArray
@@ -70,12 +71,6 @@ _LAYER: Mapping[str, tuple[Any, ...]] = {
     "attention_bias": (False,), "mlp_bias": (False,),
 }  # fmt: skip
 """What a head's layer may be, the default first."""
-
-
-Kind = Literal["eagle", "block", "medusa"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-MOST_GUESSES = 16
-"""Places that a head guesses in one forward at most."""
 
 
 @dataclass(frozen=True)
@@ -175,17 +170,6 @@ def export_head(head: Head, target_head_rows: Tensor) -> Head:
         raise InputError(f"target_head_rows has shape {list(target_head_rows.shape)}, the head asks for {list(wanted)}")
     rows = target_head_rows.to(head.weights["fc.weight"].dtype)
     return replace(head, weights={**head.weights, "lm_head.weight": rows})
-
-
-def check_steps(kind: str, steps: int) -> None:
-    """Whether a head can be trained on so many steps, which of all kinds but ``eagle`` are the places it guesses.
-
-    Raises:
-        InputError: it cannot.
-    """
-    least = 1 if kind == "eagle" else 2
-    if not least <= steps <= MOST_GUESSES:
-        raise InputError(f"steps is {steps}; a head of kind {kind} is trained on {least} to {MOST_GUESSES}")
 
 
 def check_head(head: Head, info: TargetInfo) -> None:

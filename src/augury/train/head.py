@@ -14,7 +14,8 @@ import torch
 
 from augury.errors import InputError
 from augury.models.forward import Rides
-from augury.models.heads import Head, HeadConfig, Kind, check_steps, write_head
+from augury.models.heads import Head, HeadConfig, write_head
+from augury.models.kinds import Kind, check_steps
 from augury.models.load import Loaded
 from augury.models.runner import Runner
 from augury.train.eagle import EagleNet
