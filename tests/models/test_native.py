@@ -540,8 +540,11 @@ def test_long_contexts_are_exact_and_near_the_reference() -> None:
         ([chain(0, CAPACITY - 1, some_tokens(LLAMA, 2))], "capacity"),
         ([chain(0, -1, some_tokens(LLAMA, 2))], "capacity"),
         ([chain(0, CONTEXT - 1, some_tokens(LLAMA, 2))], "context of 400"),
-        ([Segment(0, 0, *(np.array(x, np.int32) for x in ([1, 2], [-1, 1], [0, 1])))], "not a tree"),
-        ([Segment(0, 0, *(np.array(x, np.int32) for x in ([1, 2], [-1, -1], [0, 0])))], "not a tree"),
+        ([Segment(0, 0, *(np.array(x, np.int32) for x in ([1, 2], [-1, 1], [0, 1])))], "not made of trees"),
+        (
+            [Segment(0, 0, *(np.array(x, np.int32) for x in ([1, 2], [-1, -1], [0, 1])))],
+            "or 0 without one",
+        ),
         ([Segment(0, 0, *(np.array(x, np.int32) for x in ([1, 2], [-1, 0], [0, 2])))], "one more"),
         ([Segment(0, 0, *(np.array(x, np.int32) for x in ([1, 2], [-1], [0, 1])))], "one parent"),
     ],

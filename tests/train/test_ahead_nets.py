@@ -70,7 +70,7 @@ def test_every_step_of_training_is_a_place_of_drafting(kind: str, tmp_path: Path
         learnt = np.array([found[step, start + step] for step in range(places)])
         assert np.abs(learnt - drafted).max() < 1e-3
         apart = [np.abs(a - b).max() for i, a in enumerate(learnt) for b in learnt[:i]]
-        assert all(x > 0.1 for x in apart), "places that say the same would hide that one stands for another"
+        assert all(x > 0.02 for x in apart), "places that say the same would hide that one stands for another"
 
 
 def test_what_is_learnt_is_what_the_file_asks_for(kind: str) -> None:

@@ -292,8 +292,8 @@ def test_another_seed_is_another_text_and_no_prompt_is_answered_twice(collected,
 def test_prompts_too_long_for_the_context_are_left_out(tiny, tmp_path):
     (made,) = collect(tiny, tmp_path, shards=1, prompts=["What now?", "x" * CONTEXT], **FEW)
     assert made.conversations == 1
-    with pytest.raises(ModelError, match="no user's turn that can be answered in 6 tries of shard 1"):
-        list(collect(tiny, tmp_path, shards=2, prompts=["x" * CONTEXT], **FEW))
+    with pytest.raises(ModelError, match="no user's turn that can be answered in 6 tries of shard 0"):
+        list(collect(tiny, tmp_path / "other", shards=1, prompts=["x" * CONTEXT], **FEW))
 
 
 def test_an_answer_at_the_contexts_end_has_its_hidden_states_too(tiny, tmp_path):

@@ -71,7 +71,7 @@ def test_it_learns_and_leaves_a_head_that_can_be_used(tiny, data, fitted, tmp_pa
         told = list(fit_head(tiny, directory, **FITTED | {"kind": kind}))
     passes = [one for one in told if one.measured is not None]
     assert [one.done for one in passes] == [1.0, 2.0, 3.0, 4.0]
-    assert passes[-1].loss < passes[0].loss - 0.1
+    assert passes[-1].loss < passes[0].loss - 0.05
     assert all(isinstance(one.measured, Measured) and one.measured.chains > 10 for one in passes)
     places = GUESSES if kind == "eagle" else RECIPE.steps
     assert all(len(one.measured.by_depth) == places for one in passes)
@@ -217,8 +217,8 @@ def test_three_layers_are_too_few():
     ("arguments", "says"),
     [
         (["eagel", "smollm2-135m"], "unknown kind of head 'eagel'; did you mean 'eagle'"),
-        (["block", "smollm2-135m", "--steps", "1"], "steps is 1; a block head guesses 2 places or more"),
-        (["medusa", "smollm2-135m", "--steps", "1"], "steps is 1; a medusa head guesses 2 places or more"),
+        (["block", "smollm2-135m", "--steps", "1"], "steps is 1; a head of kind block is trained on 2 to 16"),
+        (["medusa", "smollm2-135m", "--steps", "1"], "steps is 1; a head of kind medusa is trained on 2 to 16"),
         (["eagle", "smollm2-135m", "--rate", "2"], "rate is 2.0; it must lie between 0 and 1"),
         (["eagle", "smolm2"], "unknown model 'smolm2'; did you mean 'smollm2-135m'"),
     ],
@@ -252,11 +252,13 @@ def test_fewer_shards_than_there_are_give_the_head_of_these_alone(tiny, data, tm
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_conversations_that_are_too_short_for_the_steps_are_one_line(tiny, tmp_path):
-    list(collect(tiny, tmp_path / "data", shards=1, taps=TAPS, conversations=12, batch=4, answer_tokens=4))
-    talks = max(len(talk.tokens) for path in existing(tmp_path / "data").values() for talk in Shard(path))
-    with pytest.raises(InputError, match="no conversation is longer than the"):
-        list(fit_head(tiny, tmp_path, **FITTED | {"recipe": replace(RECIPE, steps=talks)}))
+def test_conversations_that_are_too_short_for_the_steps_are_one_line(tiny, data, tmp_path, monkeypatch):
+    from augury.train import head
+
+    monkeypatch.setattr(head, "read", lambda shards, _longest: read(shards, 8))
+    directory = copied(data, tmp_path / "j")
+    with pytest.raises(InputError, match="no conversation is longer than the 8 steps of the recipe"):
+        list(fit_head(tiny, directory, **FITTED | {"recipe": replace(RECIPE, steps=8)}))
 
 
 @pytest.mark.real
