@@ -91,7 +91,7 @@ def _steps(target: Target, head: Head) -> Callable[[int], dict[str, Callable[[],
             return {f"medusa {places}": partial(ride, slot, CONTEXT, tokens[:1], given[-1:], True, places)}
         _, left = ride(slot, 0, tokens, given, True, 1)
         fed = np.repeat(left[-1:], LEVEL, 0)
-        alone, roots = np.full(1, -1, np.int32), np.full(LEVEL, -1, np.int32)
+        roots = np.full(LEVEL, -1, np.int32)
         if config.kind == "block":
             places = config.guesses - 1
             return {
@@ -99,7 +99,7 @@ def _steps(target: Target, head: Head) -> Callable[[int], dict[str, Callable[[],
                 f"block +{places}": partial(ride, slot, CONTEXT, tokens[:places], fed[:places], False, places),
             }
         return {
-            "eagle 1": partial(ride, slot, CONTEXT, tokens[:1], fed[:1], False, 1, alone),
+            "eagle 1": partial(ride, slot, CONTEXT, tokens[:1], fed[:1], False, 1),
             f"eagle {LEVEL}": partial(ride, slot, CONTEXT, tokens[:LEVEL], fed, False, LEVEL, roots),
         }
 

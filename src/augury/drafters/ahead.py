@@ -16,7 +16,6 @@ import numpy as np
 from augury.budget import Costs
 from augury.drafters.drafter import View
 from augury.drafters.riding import Riding
-from augury.models.kinds import Kind
 from augury.models.target import Target
 from augury.tree import MAX_NODES, FloatArray
 
@@ -26,15 +25,15 @@ class Ahead(Riding):
 
     def __init__(
         self,
-        kind: Kind,
-        head: str,
-        depth: int,
-        width: int,
-        nodes: int,
+        head: str = "",
+        depth: int = 0,
+        width: int = 6,
+        nodes: int = 23,
+        *,
         target: Target,
-        costs: Callable[[], Costs | None] | None,
+        costs: Callable[[], Costs | None] | None = None,
     ) -> None:
-        super().__init__(kind, head, depth or MAX_NODES, width, MAX_NODES, nodes, target, costs)
+        super().__init__(head, depth or MAX_NODES, width, MAX_NODES, nodes, target=target, costs=costs)
         self.depth = min(self.depth, self.head.config.guesses)
         self._ahead = np.empty((0, 0), np.float32)
 

@@ -6,34 +6,26 @@ The layer is that of ``eagle``, but nothing is fed back: the rows ahead hold one
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
-from augury.budget import Costs
 from augury.drafters.ahead import Ahead
 from augury.drafters.drafter import View
-from augury.models.target import Target
-from augury.tree import FloatArray
+from augury.tree import FloatArray, IntArray
 
 
 class Block(Ahead):
     """See the module's text and ``Ahead``."""
 
-    def __init__(
-        self,
-        head: str = "",
-        depth: int = 0,
-        width: int = 6,
-        nodes: int = 23,
-        *,
-        target: Target,
-        costs: Callable[[], Costs | None] | None = None,
-    ) -> None:
-        super().__init__("block", head, depth, width, nodes, target, costs)
-        config = self.head.config
-        self._masks = np.full(config.guesses - 1, config.mask_token, np.int32)
-        self._given = np.tile(self.head.weights["mask.weight"].float().numpy(), (config.guesses - 1, 1))
+    kind = "block"
+
+    @cached_property
+    def _masks(self) -> tuple[IntArray, FloatArray]:
+        """Tokens and features of the rows ahead."""
+        config, masks = self.head.config, self.head.config.guesses - 1
+        given = np.tile(self.head.weights["mask.weight"].float().numpy(), (masks, 1))
+        return np.full(masks, config.mask_token, np.int32), given
 
     def ahead(self, view: View, places: int) -> FloatArray:
         """See ``Ahead``: the first place is guessed by the text's last row, the others by the masks."""
@@ -41,5 +33,6 @@ class Block(Ahead):
         if places == 1:
             return first
         first, masks = first.copy(), places - 1
-        rest, _ = self._ride(view.slot, view.length - 1, self._masks[:masks], self._given[:masks], False, masks)
+        tokens, given = self._masks
+        rest, _ = self._ride(view.slot, view.length - 1, tokens[:masks], given[:masks], False, masks)
         return np.concatenate([first, rest])

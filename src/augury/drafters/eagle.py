@@ -7,34 +7,23 @@ Behind the root the head goes on from features of its own, each level of its tre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from augury.budget import Costs
 from augury.drafters.drafter import View
 from augury.drafters.riding import Riding
-from augury.models.target import Target
 from augury.tree import FloatArray
 
 
 class Eagle(Riding):
     """See the module's text; for what is given and raised, ``Riding``."""
 
-    def __init__(
-        self,
-        head: str = "",
-        depth: int = 6,
-        width: int = 6,
-        beam: int = 8,
-        nodes: int = 23,
-        *,
-        target: Target,
-        costs: Callable[[], Costs | None] | None = None,
-    ) -> None:
-        super().__init__("eagle", head, depth, width, beam, nodes, target, costs)
-        self._left: dict[tuple[int, ...], FloatArray] = {}  # features by path, in this step
-        self._lying: tuple[int, ...] = ()  # the path whose rows lie behind the text in the head's cache
+    kind = "eagle"
+    _left: dict[tuple[int, ...], FloatArray]
+    """Features by path, in this step."""
+    _lying: tuple[int, ...]
+    """The path whose rows lie behind the text in the head's cache."""
 
     def rows(self, view: View, paths: Sequence[Sequence[int]]) -> Sequence[FloatArray]:
         """Logits of the head."""

@@ -5,30 +5,16 @@ All of them read what the target thought at its last token, and the token it dre
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from augury.budget import Costs
 from augury.drafters.ahead import Ahead
 from augury.drafters.drafter import View
 from augury.drafters.spine import Spine
-from augury.models.target import Target
 from augury.tree import FloatArray
 
 
 class Medusa(Ahead):
     """See the module's text and ``Ahead``."""
 
-    def __init__(
-        self,
-        head: str = "",
-        depth: int = 0,
-        width: int = 6,
-        nodes: int = 23,
-        *,
-        target: Target,
-        costs: Callable[[], Costs | None] | None = None,
-    ) -> None:
-        super().__init__("medusa", head, depth, width, nodes, target, costs)
+    kind = "medusa"
 
     def open(self, view: View) -> None:
         """Begin a request; of its prompt only the end is read, when something is guessed."""

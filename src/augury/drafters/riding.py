@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 from augury.budget import Costs
 from augury.drafters.drafter import View
@@ -30,7 +31,6 @@ class Riding(Spine):
     """See the module's text.
 
     Args:
-        kind: of the head.
         head: a directory that ``augury train`` wrote, or ``speculators`` for an EAGLE head; empty: the one shipped for
             the target.
         depth: see ``Spine``.
@@ -45,17 +45,21 @@ class Riding(Spine):
         ModelError: the head is damaged, or was trained for another target.
     """
 
+    kind: ClassVar[Kind]
+    """Of the head."""
+
     def __init__(
         self,
-        kind: Kind,
-        head: str,
-        depth: int,
-        width: int,
-        beam: int,
-        nodes: int,
+        head: str = "",
+        depth: int = 6,
+        width: int = 6,
+        beam: int = 8,
+        nodes: int = 23,
+        *,
         target: Target,
-        costs: Callable[[], Costs | None] | None,
+        costs: Callable[[], Costs | None] | None = None,
     ) -> None:
+        kind = self.kind
         directory = Path(head) if head else shipped(kind, target.info.name)
         self.head = read_head(directory)
         super().__init__(depth, width, LINES, costs, beam, nodes, self.head.draft_ids, target.info.vocab_size)
