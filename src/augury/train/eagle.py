@@ -26,38 +26,27 @@ from augury.train.learning import Batch, HeadNet
 
 
 class EagleNet(HeadNet):
-    """A ``HeadNet`` of kind ``eagle`` or ``block``.
-
-    Args:
-        config: its shape.
-        embed: f[V, d], the target's.
-        words: f[v, d], rows of the target's head that it may guess; frozen.
-        final_norm: f[d], the target's, where its own norm begins.
-    """
+    """A ``HeadNet`` of kind ``eagle`` or ``block``."""
 
     def __init__(self, config: HeadConfig, embed: Tensor, words: Tensor, final_norm: Tensor) -> None:
-        super().__init__()
+        super().__init__(config, embed, words, final_norm)
         c = config
         d, wide = c.hidden_size, c.heads * c.head_dim
         narrow = c.kv_heads * c.head_dim
-        self.config = config
-        self.embed, self.words = embed, words
         self.fc = nn.Linear(len(c.taps) * d, d, bias=False)
-        self.input_layernorm, self.hidden_norm, self.post_attention_layernorm, self.norm = (
-            nn.Parameter(torch.ones(d)) for _ in range(4)
+        self.input_layernorm, self.hidden_norm, self.post_attention_layernorm = (
+            nn.Parameter(torch.ones(d)) for _ in range(3)
         )
         self.qkv = nn.Linear(2 * d, wide + 2 * narrow, bias=False)
         self.o = nn.Linear(wide, d, bias=False)
         self.gate_up = nn.Linear(d, 2 * c.intermediate_size, bias=False)
         self.down = nn.Linear(c.intermediate_size, d, bias=False)
         self.mask = nn.Parameter(torch.randn(d)) if c.kind == "block" else None
-        self._begin(final_norm)
+        self._begin()
 
     @torch.no_grad()
-    def _begin(self, final_norm: Tensor) -> None:
-        """Where learning begins: the feature is the last tapped state, scarcely changed, under a third of the target's
-        norm: surer logits would be wrong, and the first hundred steps do nothing but find the scale.
-        """
+    def _begin(self) -> None:
+        """Where learning begins: the feature is the last tapped state, scarcely changed."""
         d = self.config.hidden_size
         for linear in (self.fc, self.qkv, self.gate_up):
             nn.init.normal_(linear.weight, std=linear.in_features**-0.5)
@@ -65,7 +54,6 @@ class EagleNet(HeadNet):
             nn.init.normal_(linear.weight, std=0.1 * linear.in_features**-0.5)
         self.fc.weight.mul_(0.02)
         self.fc.weight[:, -d:] += torch.eye(d)
-        self.norm.copy_(0.3 * final_norm)
 
     def forward(self, batch: Batch, steps: int) -> list[Tensor]:
         """See ``HeadNet``."""

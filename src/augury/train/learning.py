@@ -17,6 +17,9 @@ from torch.nn import functional as F
 
 from augury.models.heads import HeadConfig
 
+_UNSURE = 0.3
+"""Of the target's norm: surer logits would be wrong, and the first hundred steps do nothing but find the scale."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -40,17 +43,20 @@ class Batch:
 class HeadNet(nn.Module, ABC):
     """The arithmetic of a head for whole conversations, in the dtype of its parameters.
 
-    Attributes:
+    Args:
         config: its shape.
         embed: f[V, d], the target's; frozen.
         words: f[v, d], rows of the target's head that it may guess; frozen.
-        softcap: c of c tanh(x / c) over the target's own logits, or 0.
+        final_norm: f[d], the target's, where the head's own begins.
     """
 
-    config: HeadConfig
-    embed: Tensor
-    words: Tensor
     softcap: float = 0.0
+    """c of c tanh(x / c) over the target's own logits, or 0."""
+
+    def __init__(self, config: HeadConfig, embed: Tensor, words: Tensor, final_norm: Tensor) -> None:
+        super().__init__()
+        self.config, self.embed, self.words = config, embed, words
+        self.norm = nn.Parameter(_UNSURE * final_norm)
 
     @abstractmethod
     def forward(self, batch: Batch, steps: int) -> list[Tensor]:

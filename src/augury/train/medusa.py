@@ -17,24 +17,14 @@ from augury.train.learning import Batch, HeadNet
 
 
 class MedusaNet(HeadNet):
-    """A ``HeadNet`` of kind ``medusa``.
-
-    Args:
-        config: its shape.
-        embed: f[V, d], the target's.
-        words: f[v, d], rows of the target's head that it may guess; frozen.
-        final_norm: f[d], the target's, where its own norm begins.
-    """
+    """A ``HeadNet`` of kind ``medusa``."""
 
     def __init__(self, config: HeadConfig, embed: Tensor, words: Tensor, final_norm: Tensor) -> None:
-        super().__init__()
+        super().__init__(config, embed, words, final_norm)
         c = config
         d, f = c.hidden_size, c.intermediate_size
-        self.config = config
-        self.embed, self.words = embed, words
         self.fc = nn.Linear(len(c.taps) * d, d, bias=False)
         self.input_layernorm, self.hidden_norm = nn.Parameter(torch.ones(d)), nn.Parameter(torch.ones(d))
-        self.norm = nn.Parameter(0.3 * final_norm)
         self.up = nn.Linear(2 * d, c.guesses * f, bias=False)
         self.down = nn.Parameter(torch.randn(c.guesses * d, f) * 0.1 * f**-0.5)
         with torch.no_grad():  # each begins with what the target thought last
