@@ -5,6 +5,8 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -157,7 +159,13 @@ def bf16(x: torch.Tensor) -> torch.Tensor:
     return x.float().bfloat16().double()
 
 
-def reference(c: BlockConfig, w: dict[str, torch.Tensor], tokens: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
+Taken = Callable[[torch.Tensor, str], torch.Tensor]
+"""An input [m, k] of a linear (its name) as the linear takes it."""
+
+
+def reference(
+    c: BlockConfig, w: dict[str, torch.Tensor], tokens: IntArray, taken: Taken = lambda x, _: bf16(x)
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and hidden states of a whole chain in float64, rounded to bfloat16 where the design rounds."""
     m, n = len(tokens), c.head_dim
     at = torch.arange(m)
@@ -175,7 +183,7 @@ def reference(c: BlockConfig, w: dict[str, torch.Tensor], tokens: IntArray) -> t
         return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
     def linear(x: torch.Tensor, i: int, name: str) -> torch.Tensor:
-        out = bf16(x) @ w[f"layers.{i}.{name}"].double().T
+        out = taken(x, name) @ w[f"layers.{i}.{name}"].double().T
         bias = w.get(f"layers.{i}.{name}_bias")
         return out if bias is None else out + bias.double()
 
@@ -202,7 +210,7 @@ def reference(c: BlockConfig, w: dict[str, torch.Tensor], tokens: IntArray) -> t
         y = linear(act(gate) * up, i, "down")
         x = x + (norm(y, own["post_mlp_norm"]) if c.post_norms else y)
     x = norm(x, w["final_norm"])
-    logits = bf16(x) @ w["embed" if c.tied else "head"].double().T
+    logits = taken(x, "head") @ w["embed" if c.tied else "head"].double().T
     return cap(logits, c.logit_softcap), x
 
 
@@ -640,11 +648,38 @@ def in_fewer_bits(weight: torch.Tensor, bits: int, depth: int) -> torch.Tensor:
     return torch.cat(out, 1)[:, : weight.shape[1]]
 
 
+def in_bytes(x: torch.Tensor, most: int) -> torch.Tensor:
+    """What is left of f[m, k] inputs in groups of 32: whole numbers up to ``most`` and a step of each group's own."""
+    out = []
+    for group in bf16(x).float().split(32, 1):  # in floats, as the kernel does: what lies half-way is rounded alike
+        step = group.abs().amax(1, keepdim=True) / most
+        out.append((step * (group * (1.0 / step)).nan_to_num().round()).double())
+    return torch.cat(out, 1)
+
+
+def taken_in_bytes(c: BlockConfig, most: int) -> Taken:
+    """Inputs as the kernel for fewer bits takes them; heads are padded to 16 dimensions."""
+
+    def taken(x: torch.Tensor, name: str) -> torch.Tensor:
+        if name != "o":
+            return in_bytes(x, most)
+        heads = torch.nn.functional.pad(x.reshape(len(x), c.heads, c.head_dim), (0, -c.head_dim % 16))
+        return in_bytes(heads.flatten(1), most).reshape(heads.shape)[..., : c.head_dim].flatten(1)
+
+    return taken
+
+
+def most_of_bytes(bits: int, lanes: str) -> int:
+    """Two products of bytes must fit 16 bits where the processor does not add four at once."""
+    flags = Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split()
+    return 127 if bits == 4 or {"AVX-512": "avx512_vnni", "AVX2": "avx_vnni"}[lanes] in flags else 63
+
+
 def all_in_fewer_bits(c: BlockConfig, w: dict[str, torch.Tensor], bits: int) -> dict[str, torch.Tensor]:
-    """The linears as the kernel keeps them; only the head has 8 bits at least. Heads are padded to 16 dimensions."""
+    """The linears as the kernel keeps them. Heads are padded to 16 dimensions."""
     up = lambda n, to: -(-n // to) * to  # noqa: E731
     width = up(c.hidden_size, 32)
-    out = dict(w) | {"head": in_fewer_bits(w["embed" if c.tied else "head"], max(bits, 8), width)}
+    out = dict(w) | {"head": in_fewer_bits(w["embed" if c.tied else "head"], bits, width)}
     for name, weight in w.items():
         kind = name.rpartition(".")[2]
         if kind in ("qkv", "gate_up"):
@@ -670,9 +705,18 @@ def test_fewer_bits_are_those_of_the_nearest_weights(name: str, bits: int, threa
     tokens = np.random.default_rng(1).integers(0, c.vocab_size, 40).astype(np.int32)
     found = np.concatenate([short(chain(0, i, tokens[i : i + 1])).copy() for i in range(len(tokens))])
     small = all_in_fewer_bits(c, w, bits)
-    expected, _ = reference(dataclasses.replace(c, tied=False), small, tokens)
+    taken = taken_in_bytes(c, most_of_bytes(bits, lanes))
+    expected, hidden = reference(dataclasses.replace(c, tied=False), small, tokens, taken)
+    exact = bf16(hidden) @ w["embed" if c.tied else "head"].double().T
+    if c.logit_softcap:
+        exact = c.logit_softcap * torch.tanh(exact / c.logit_softcap)
+    below = torch.from_numpy(found.max(1, keepdims=True) - found)
+    near, far = below < 1.0, below > 3.0
+    assert bool(near.any())
+    assert bool(far.any())
+    assert error(found[near.numpy()], exact[near]) < 5 * TOLERANCE
+    assert error(found[far.numpy()], expected[far]) < 5 * TOLERANCE
     whole, _ = reference(c, w, tokens)
-    assert error(found, expected) < 2 * TOLERANCE
     assert error(found, whole) > (4 if bits == 4 else 0.2) * TOLERANCE  # and they are fewer
 
 

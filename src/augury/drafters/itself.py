@@ -36,7 +36,7 @@ class Itself(Spine):
     """See the module's text.
 
     Args:
-        weights: ``int4`` (the head keeps 8 bits), ``int8``, or ``bf16``, the target's own.
+        weights: ``int4``, ``int8``, or ``bf16``, the target's own.
         layers: how many run, chosen by a short measurement at the start; 0 is all.
         depth: see ``Spine``.
         width: see ``Spine``.

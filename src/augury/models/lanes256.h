@@ -151,6 +151,7 @@ static inline reg reg_zero(void) { return _mm256_setzero_ps(); }
 static inline reg reg_load(const float *p) { return _mm256_loadu_ps(p); }
 static inline reg reg_add(reg a, reg b) { return _mm256_add_ps(a, b); }
 static inline reg reg_all(float x) { return _mm256_set1_ps(x); }
+static inline reg reg_mul(reg a, reg b) { return _mm256_mul_ps(a, b); }
 static inline reg reg_fma(reg a, reg b, reg c) { return _mm256_fmadd_ps(a, b, c); }
 static inline void reg_store(float *p, reg v) { _mm256_storeu_ps(p, v); }
 static inline void reg_widen(const bf16 *p, reg *low, reg *high)
@@ -163,10 +164,26 @@ static inline void reg_widen(const bf16 *p, reg *low, reg *high)
 /* 32-bit words of several small numbers each, for lowbits.h. */
 typedef __m256i bits_reg;
 static inline bits_reg bits_load(const uint32_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
-static inline reg bits_at(bits_reg words, int shift, uint32_t mask)
+static inline bits_reg bits_zero(void) { return _mm256_setzero_si256(); }
+static inline bits_reg bits_all(const float *four) { return _mm256_castps_si256(_mm256_set1_ps(*four)); }
+static inline bits_reg low_halves(bits_reg words) { return _mm256_and_si256(words, _mm256_set1_epi8(15)); }
+static inline bits_reg high_halves(bits_reg words) { return low_halves(_mm256_srli_epi16(words, 4)); }
+static inline reg bits_float(bits_reg v) { return _mm256_cvtepi32_ps(v); }
+/* To each word the sum of its four bytes (0..255) times four signed ones. Without VNNI two products at a time must fit
+ * 16 bits. */
+#ifdef __AVXVNNI__
+#define QUAD_MOST_8 127.0f
+static inline bits_reg bits_dot(bits_reg sum, bits_reg bytes, bits_reg by)
 {
-    return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(words, shift), _mm256_set1_epi32((int)mask)));
+    return _mm256_dpbusd_avx_epi32(sum, bytes, by);
 }
+#else
+#define QUAD_MOST_8 63.0f
+static inline bits_reg bits_dot(bits_reg sum, bits_reg bytes, bits_reg by)
+{
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(bytes, by), _mm256_set1_epi16(1)));
+}
+#endif
 static inline void bits_widen(const uint32_t *p, reg *low, reg *high)
 {
     *low = low_of(bits_load(p));

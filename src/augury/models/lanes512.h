@@ -77,6 +77,7 @@ static inline reg reg_zero(void) { return zero(); }
 static inline reg reg_load(const float *p) { return load(p); }
 static inline reg reg_add(reg a, reg b) { return add(a, b); }
 static inline reg reg_all(float x) { return all(x); }
+static inline reg reg_mul(reg a, reg b) { return mul(a, b); }
 static inline reg reg_fma(reg a, reg b, reg c) { return fma_(a, b, c); }
 static inline void reg_store(float *p, reg v) { store(p, v); }
 static inline void reg_widen(const bf16 *p, reg *low, reg *high)
@@ -89,10 +90,23 @@ static inline void reg_widen(const bf16 *p, reg *low, reg *high)
 /* 32-bit words of several small numbers each, for lowbits.h. */
 typedef __m512i bits_reg;
 static inline bits_reg bits_load(const uint32_t *p) { return _mm512_loadu_si512(p); }
-static inline reg bits_at(bits_reg words, int shift, uint32_t mask)
+static inline bits_reg bits_zero(void) { return _mm512_setzero_si512(); }
+static inline bits_reg bits_all(const float *four) { return _mm512_castps_si512(_mm512_set1_ps(*four)); }
+static inline bits_reg low_halves(bits_reg words) { return _mm512_and_si512(words, _mm512_set1_epi8(15)); }
+static inline bits_reg high_halves(bits_reg words) { return low_halves(_mm512_srli_epi16(words, 4)); }
+static inline reg bits_float(bits_reg v) { return _mm512_cvtepi32_ps(v); }
+/* To each word the sum of its four bytes (0..255) times four signed ones. Without VNNI two products at a time must fit
+ * 16 bits. */
+#ifdef __AVX512VNNI__
+#define QUAD_MOST_8 127.0f
+static inline bits_reg bits_dot(bits_reg sum, bits_reg bytes, bits_reg by) { return _mm512_dpbusd_epi32(sum, bytes, by); }
+#else
+#define QUAD_MOST_8 63.0f
+static inline bits_reg bits_dot(bits_reg sum, bits_reg bytes, bits_reg by)
 {
-    return _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(words, (unsigned)shift), _mm512_set1_epi32((int)mask)));
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(bytes, by), _mm512_set1_epi16(1)));
 }
+#endif
 static inline void bits_widen(const uint32_t *p, reg *low, reg *high)
 {
     *low = low_half(bits_load(p));

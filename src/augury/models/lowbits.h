@@ -2,54 +2,83 @@
  *
  * Layout: blocks of 32 outputs, each a run of groups of 32 inputs (the last may be shorter). A group is one line of
  * 32 words that hold a bfloat16 scale (high half) and least weight (low half) of each output, then lines of 32 words
- * that hold 32 / bits inputs of each output, the first in the lowest bits:
- *     weight = least + scale * bits,  so a group adds  least * (sum of x) + scale * (sum of bits * x).
- * Memory is what a row costs, and this is 0.31 or 0.56 of bfloat16's. The head, which chooses among tokens, has 8 bits
- * in either case. What comes out is a guess: no other row's bits depend on it.
+ * that hold 32 / bits inputs of each output: the first four in the bytes, or in their low halves, the next four in the
+ * high halves. The row is kept in bytes too, those of a group with a scale of their own, so that four products are one
+ * operation:
+ *     weight = least + scale * bits, x = step * byte, so a group adds
+ *     least * (sum of x) + scale * step * (sum of bits * byte).
+ * Memory is what a row costs, and this is 0.31 or 0.56 of bfloat16's. What comes out is a guess: no other row's bits
+ * depend on it.
  */
 
-enum { REG = sizeof(reg) / sizeof(float), REGS = BLOCK / REG };
+enum { REG = sizeof(reg) / sizeof(float), REGS = BLOCK / REG, GROUP_WORDS = 2 + BLOCK / 4 };
+
+/* A row as the kernel reads it: for each group its step and its sum, then its bytes; GROUP_WORDS floats each. */
+static void into_bytes(const float *x, int64_t depth, int64_t bits, float *to)
+{
+    const float most = bits == 8 ? QUAD_MOST_8 : 127.0f;
+    for (int64_t k = 0, n; k < depth; k += n, to += GROUP_WORDS) {
+        n = depth - k < BLOCK ? depth - k : BLOCK;
+        vec size = zero(), sum = zero();
+        for (int64_t i = 0; i < n; i += LANES) {
+            const vec v = load(x + k + i);
+            size = larger(size, larger(v, sub(zero(), v)));
+        }
+        const float step = largest_of(size) / most;
+        const vec inverse = all(step > 1e-30f ? 1.0f / step : 0.0f); /* of less it would be infinite */
+        int8_t *bytes = (int8_t *)(to + 2);
+        for (int64_t i = 0; i < n; i += LANES) {
+            const vec v = clamp(whole_number(mul(load(x + k + i), inverse)), -most, most);
+            float whole[LANES];
+            store(whole, v);
+            for (int64_t j = 0; j < LANES; j++) bytes[i + j] = (int8_t)whole[j];
+            sum = add(sum, v);
+        }
+        to[0] = step;
+        to[1] = step * sum_of(sum); /* of the bytes: what rounding left out must not be left out of one term alone */
+    }
+}
 
 INLINE void low_bits(const int bits, const int blocks, const float *x, const bf16 *w, int64_t pitch, int64_t depth,
                      const char *ahead, float *out, Strides to)
 {
     const int per = 32 / bits;
-    const uint32_t mask = bits == 8 ? 0xff : 0xf;
     const uint32_t *words = (const uint32_t *)w;
     reg sum[2][REGS];
     UNROLL for (int b = 0; b < blocks; b++)
         UNROLL for (int r = 0; r < REGS; r++) sum[b][r] = reg_zero();
-    for (int64_t k = 0; k < depth; k += BLOCK) {
+    for (int64_t k = 0; k < depth; k += BLOCK, x += GROUP_WORDS) {
         const int64_t lines = (depth - k < BLOCK ? depth - k : BLOCK) / per;
-        reg part[2][REGS], sum_x[2] = {reg_zero(), reg_zero()};
+        bits_reg part[2][REGS];
         UNROLL for (int b = 0; b < blocks; b++)
-            UNROLL for (int r = 0; r < REGS; r++) part[b][r] = reg_zero();
+            UNROLL for (int r = 0; r < REGS; r++) part[b][r] = bits_zero();
         const uint32_t *line = words + BLOCK;
-        for (int64_t l = 0; l < lines; l++, line += BLOCK, x += per) {
+        const float *quads = x + 2;
+        for (int64_t l = 0; l < lines; l++, line += BLOCK, quads += per / 4) {
             UNROLL for (int b = 0; b < blocks; b++, ahead += BLOCK * 4) {
                 _mm_prefetch(ahead, _MM_HINT_T0);
                 _mm_prefetch(ahead + 64, _MM_HINT_T0);
             }
-            reg each[8];
-            UNROLL for (int i = 0; i < per; i++) {
-                each[i] = reg_all(x[i]);
-                sum_x[i % 2] = reg_add(sum_x[i % 2], each[i]);
-            }
+            const bits_reg four = bits_all(quads), next = bits_all(quads + per / 8);
             UNROLL for (int b = 0; b < blocks; b++)
                 UNROLL for (int r = 0; r < REGS; r++) {
                     const bits_reg word = bits_load(line + b * (pitch / 2) + r * REG);
-                    UNROLL for (int i = 0; i < per; i++)
-                        part[b][r] = reg_fma(each[i], bits_at(word, i * bits, mask), part[b][r]);
+                    if (bits == 8) {
+                        part[b][r] = bits_dot(part[b][r], word, four);
+                        continue;
+                    }
+                    part[b][r] = bits_dot(part[b][r], low_halves(word), four);
+                    part[b][r] = bits_dot(part[b][r], high_halves(word), next);
                 }
         }
-        const reg all_x = reg_add(sum_x[0], sum_x[1]);
+        const reg step = reg_all(x[0]), all_x = reg_all(x[1]);
         UNROLL for (int b = 0; b < blocks; b++, ahead += BLOCK * 4) {
             _mm_prefetch(ahead, _MM_HINT_T0);
             _mm_prefetch(ahead + 64, _MM_HINT_T0);
             UNROLL for (int r = 0; r < REGS; r++) {
                 reg least, scale;
                 bits_widen(words + b * (pitch / 2) + r * REG, &least, &scale);
-                sum[b][r] = reg_fma(least, all_x, reg_fma(scale, part[b][r], sum[b][r]));
+                sum[b][r] = reg_fma(least, all_x, reg_fma(reg_mul(scale, step), bits_float(part[b][r]), sum[b][r]));
             }
         }
         words = line;
@@ -113,7 +142,7 @@ void augury_low_bits(const bf16 *w, int64_t blocks, int64_t depth, int64_t bits,
                 for (int o = 0; o < BLOCK; o++) {
                     float q = scale[o] > 0.0f ? rintf((widened(w[i * BLOCK + o]) - least[o]) / scale[o]) : 0.0f;
                     q = q >= 0.0f ? (q > steps ? steps : q) : 0.0f; /* no weight may be NaN; its bits would be undefined */
-                    lines[i * bits / 32 * BLOCK + o / 2 + o % 2 * LANES] |= (uint32_t)q << i * bits % 32;
+                    lines[i * bits / 32 * BLOCK + o / 2 + o % 2 * LANES] |= (uint32_t)q << (i % 4 * 8 + bits * (i / 4 % 2) % 8);
                 }
             to = lines + n * bits / 32 * BLOCK;
         }

@@ -448,9 +448,14 @@ static void linear(Worker *me, int64_t op, const float *panels, int64_t depth, i
     const Model *m = me->model;
     const bf16 *w = m->weights[op * m->threads + me->index];
     const int64_t first = share(blocks, me->index, me->threads), last = share(blocks, me->index + 1, me->threads);
-    const int64_t bits = op == 4 * m->layers && m->bits < 8 ? 8 : m->bits, groups = (depth + BLOCK - 1) / BLOCK;
+    const int64_t bits = m->bits, groups = (depth + BLOCK - 1) / BLOCK;
     const int64_t pitch = bits == 16 ? depth * BLOCK : depth * BLOCK * bits / 16 + groups * 2 * BLOCK;
     float pair[GROUP * BLOCK] __attribute__((aligned(64))); /* two blocks of at most 6 rows fit too */
+    float bytes[bits < 16 ? groups * GROUP_WORDS : 1];
+    if (bits < 16) {
+        into_bytes(panels, depth, bits, bytes);
+        panels = bytes; /* of one row */
+    }
     for (int64_t b = first, n; b < last; b += n, w += n * pitch) {
         n = blocks_at_once(m->rows, last - b);
         for (int64_t r = first_row, rows; r < m->rows; r += rows) {

@@ -48,6 +48,7 @@ LANES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
 _SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "lowbits.h", "lanes512.h", "lanes256.h")]
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-std=gnu11", "-shared", "-fPIC", "-pthread")
 _LANES, _BLOCK, _GROUP = 16, 32, 12  # as in native.c
+_NEAR, _NEAREST = 2.0, 32  # logits in fewer bits that are so near the greatest are computed anew, so many at most
 
 
 # ------------------------------------------------------------------------------------------------- building
@@ -488,16 +489,11 @@ class NativeForward:
         self._all_layers = np.arange(c.layers)
         m.order, m.used = self._all_layers.ctypes.data, c.layers
 
-    def _bits(self, op: int, bits: int) -> int:
-        """Of a weight of the op-th linear, when so many are asked for: those of the head are never fewer than 8."""
-        return max(bits, 8) if op == 4 * self.config.layers else bits
-
     def _stretch(self, bits: int) -> _Stretch:
         """Room for all linears in so many bits a weight."""
         sizes = []
-        for op, (blocks, depth) in enumerate(self._linears):
-            kept = self._bits(op, bits)
-            one = 2 * depth if kept == 16 else depth * kept // 8 + 4 * -(-depth // _BLOCK)
+        for blocks, depth in self._linears:
+            one = 2 * depth if bits == 16 else depth * bits // 8 + 4 * -(-depth // _BLOCK)
             cuts = [blocks * t // self.threads for t in range(self.threads + 1)]
             sizes.append([(b - a) * one * _BLOCK for a, b in itertools.pairwise(cuts)])
         return _Stretch(self._library, sizes)
@@ -622,8 +618,10 @@ class NativeForward:
         return self._logits[:rows, : self.config.outputs], self._hidden[:rows, : self.config.hidden_size]
 
     def shorten(self, bits: int, layers: Sequence[int]) -> Short:
-        """See ``Shortens``. Weights of 4 or 8 bits are made once and kept: 5/16 or 9/16 of those of ``run``, and 9/16
-        of the head's in either case.
+        """See ``Shortens``. Weights of 4 or 8 bits are made once and kept: 5/16 or 9/16 of those of ``run``.
+
+        Of logits in fewer bits those that may be the greatest are computed anew with the head as it is: among tokens
+        that nearly tie, few bits choose wrongly.
         """
         order = checked_layers(layers, self.config.layers)
         weights = self._low[bits] = self._low.get(bits) or self._lowered(bits)
@@ -638,11 +636,24 @@ class NativeForward:
             if bits < 16 and len(segment.tokens) > 1:
                 raise InputError(f"weights of {bits} bits take one row at a time, got {len(segment.tokens)}")
             assert keep  # what C reads
-            logits, _ = self._run(own, [segment], logits=True)
+            logits, hidden = self._run(own, [segment], logits=True)
             assert logits is not None
+            assert hidden is not None
+            if bits < 16:
+                self._sharpen(logits[0], hidden[0])
             return logits
 
         return short
+
+    def _sharpen(self, logits: FloatArray, hidden: FloatArray) -> None:
+        """Replace the greatest of f32[V] logits by those of the head in 16 bits, for the hidden state f32[d]."""
+        near = np.flatnonzero(logits >= logits.max() - _NEAR).astype(np.int32)
+        if len(near) > _NEAREST:
+            near = near[np.argpartition(-logits[near], _NEAREST)[:_NEAREST]]
+        exact = self.words(near).float() @ torch.from_numpy(hidden).bfloat16().float()
+        if cap := self.config.logit_softcap:
+            exact = cap * torch.tanh(exact / cap)
+        logits[near] = exact.numpy()
 
     def tap(self, layers: Sequence[int]) -> None:
         """See ``Taps``."""
@@ -668,9 +679,14 @@ class NativeForward:
         c = self.config
         if c.tied:
             return self.embed[torch.from_numpy(ids).long()]
-        blocks = np.concatenate([part.view(np.uint16).reshape(-1, self._model.width, _BLOCK) for part in self._head])
-        at = ids % _BLOCK  # place in a block, whose lines are in pair order
-        rows = blocks[ids // _BLOCK, : c.hidden_size, at % _LANES * 2 + at // _LANES]
+        block, at = ids // _BLOCK, ids % _BLOCK  # lines of a block are in pair order
+        rows = np.empty((len(ids), c.hidden_size), np.uint16)
+        first = 0
+        for part in self._head:
+            blocks = part.view(np.uint16).reshape(-1, self._model.width, _BLOCK)
+            here = (block >= first) & (block < first + len(blocks))
+            rows[here] = blocks[block[here] - first, : c.hidden_size, (at % _LANES * 2 + at // _LANES)[here]]
+            first += len(blocks)
         return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16)
 
     def attach(self, config: BlockConfig, weights: Mapping[str, torch.Tensor]) -> Ride:
@@ -695,8 +711,8 @@ class NativeForward:
         with ThreadPoolExecutor(self.threads) as pool:
             done = [
                 pool.submit(
-                    self._library.augury_low_bits, whole.ctypes.data, whole.nbytes // (2 * depth * _BLOCK), depth,
-                    self._bits(op, bits), to.ctypes.data,
+                    self._library.augury_low_bits, whole.ctypes.data, whole.nbytes // (2 * depth * _BLOCK), depth, bits,
+                    to.ctypes.data,
                 )
                 for op, (_, depth) in enumerate(self._linears)
                 for whole, to in zip(self._weights.parts[op], low.parts[op], strict=True)
