@@ -1,0 +1,1 @@
+"""What to expect on hardware that one does not have: rooflines, drafters, gains."""
