@@ -216,9 +216,9 @@ def test_cost_of_a_step_hardly_grows_with_the_corpus(tmp_path):
 
 @pytest.mark.real
 def test_a_file_of_the_standard_library_is_copied(tmp_path):
-    from augury.models.load import _open
+    from augury.models.load import load_wording
 
-    tokenizer = _open("smollm2-135m").tokenizer
+    tokenizer = load_wording("smollm2-135m").tokenizer
     library = Path(sysconfig.get_paths()["stdlib"])
     paths = [library / name for name in ("dataclasses.py", "functools.py", "heapq.py", "queue.py")]
     build(tmp_path / "it", paths, tokenizer, "smollm2-135m")

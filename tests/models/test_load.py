@@ -256,9 +256,9 @@ def test_smollm_answers(smollm: Any) -> None:
 
 @pytest.mark.real
 def test_smollm_spells() -> None:
-    from augury.models.load import _open
+    from augury.models.load import load_wording
 
-    tokenizer = _open("smollm2-135m").tokenizer
+    tokenizer = load_wording("smollm2-135m").tokenizer
     assert tokenizer.encode("The quick brown fox").tolist() == [504, 2365, 6354, 16438]
     assert len(tokenizer.encode("12345")) == 5
     for text in ("<|im_start|>user\nhi<|im_end|>", "naïve 你好 🎉\n\n\tx  y", "don't can't 3.14"):

@@ -121,9 +121,9 @@ for _name, _verb in (("build", build), ("add", add), ("remove", remove), ("list"
 
 
 def _tokenizer(model: str) -> Tokenizer:
-    from augury.models.load import _open
+    from augury.models.load import load_wording
 
-    return _open(model).tokenizer
+    return load_wording(model).tokenizer
 
 
 def _report(index: str, outcome: Outcome, seconds: float) -> None:

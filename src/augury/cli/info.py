@@ -6,8 +6,9 @@ import importlib.util
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Annotated
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from typer import Option
@@ -18,6 +19,12 @@ from augury.cli.terminal import progress
 from augury.drafters import DRAFTERS
 from augury.errors import InputError
 
+if TYPE_CHECKING:
+    from augury.engine.costs import Meter
+    from augury.engine.engine import Engine
+    from augury.engine.tables import CostTable
+
+_SERVED = 96  # plain steps behind which a meter has forgotten all but a hundredth of how it began
 _CPU_FLAGS = ("avx2", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 65)
 _RULES = {
@@ -35,8 +42,16 @@ def info(
         str | None, Option(help="Load this model and measure it.", show_default="none", rich_help_panel="Model")
     ] = None,
     as_json: Annotated[bool, Option("--json", help="One JSON object.")] = False,
+    costs: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Write what its steps cost, for `augury replay`.", rich_help_panel="Model"),
+    ] = None,
 ) -> None:
     """Show the machine, the models, the drafters and the rules; with --model also what it runs like."""
+    if costs is not None and model is None:
+        raise InputError("--costs needs --model: without one nothing is measured")
+    if costs is not None and not costs.parent.is_dir():
+        raise InputError(f"--costs {costs}: there is no directory {costs.parent}")
     if model is None and (given := [name for name, value in asdict(running).items() if value is not None]):
         raise InputError(f"--{given[0].replace('_', '-')} needs --model: without one nothing is loaded")
     found: dict[str, Section] = {
@@ -49,7 +64,7 @@ def info(
         "rules": _RULES,
     }
     if model is not None:
-        found |= _measured(running, model)
+        found |= _measured(running, model, costs)
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
         return
@@ -90,13 +105,18 @@ def _models() -> Section:
     }  # fmt: skip
 
 
-def _measured(running: Running, model: str) -> dict[str, Section]:
-    """What a model is, and the milliseconds of its forwards."""
+def _measured(running: Running, model: str, out: Path | None) -> dict[str, Section]:
+    """What a model is, and the milliseconds of its forwards, which are written to a file if one is named."""
     from augury.engine.costs import profile
 
     engine = running.load(model, "none", "coupled", measure=False)
     with progress() as told:
-        costs = profile(engine.target, progress=(lambda share: told("measuring costs", share)) if told else None).costs
+        meter = profile(engine.target, progress=(lambda share: told("measuring costs", share)) if told else None)
+    costs = meter.costs
+    if out is not None:
+        table = _table(engine, meter, running.threads)
+        table.write(out)
+        costs = table.costs
     verify = {f"{rows} rows": f"{costs.verify[rows]:.2f} ms" for rows in _ROWS if rows < len(costs.verify)}
     context = engine.target.info.context
     useful = {f"useful at {n}": f"{costs.useful_nodes(n)} nodes" for n in (128, 1024, 4096) if n < context}
@@ -110,3 +130,20 @@ def _measured(running: Running, model: str) -> dict[str, Section]:
             **useful,
         },
     }
+
+
+def _table(engine: Engine, meter: Meter, threads: int | None) -> CostTable:
+    """What steps cost as profiled, and what surrounds their forwards, which only serving tells.
+
+    Serving moves the times of the rows it serves, here those of one row alone: the profile compares like with like.
+    """
+    from augury.bench.report import machine, versions
+    from augury.engine.engine import Engine
+    from augury.engine.tables import CostTable
+
+    info = engine.target.info
+    profiled, count = meter.costs, min(_SERVED, info.context // 2)
+    with Engine(engine.target, meter=meter) as plain:
+        plain.generate([token % info.vocab_size for token in range(count)], max_tokens=count)
+    of = {"model": info.name, "runner": info.runner, "dtype": info.dtype, "threads": threads or "all", **machine()}
+    return CostTable(replace(profiled, rest=meter.costs.rest), {**of, "augury": versions()["augury"]})

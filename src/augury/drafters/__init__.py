@@ -94,6 +94,21 @@ def free() -> list[str]:
     return [name for name, spec in DRAFTERS.items() if not spec.needs]
 
 
+def unreplayable(spec: str) -> str | None:
+    """Why a drafter cannot guess for a recorded text, whose target is not there, or None. Imports its class.
+
+    Raises:
+        InputError: a module or class that is not there or is no drafter.
+    """
+    name, _ = _parts(spec)
+    cls = _class(DRAFTERS[name].target if name in DRAFTERS else name)
+    if "target" in inspect.signature(cls).parameters:
+        return "it works with the target itself"
+    if cls.needs_hidden:
+        return "it reads the target's hidden states"
+    return "it learns from the target's rows of logits" if cls.needs_rows else None
+
+
 def brought(info: TargetInfo) -> list[str]:
     """Names of those that a target brings along: itself where it can be had in 4 bits, and heads shipped for it."""
     from augury.drafters.shipped import fitting

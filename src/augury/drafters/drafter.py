@@ -117,6 +117,9 @@ class Drafter(ABC):
     needs_hidden: bool = False
     """Whether ``observe`` must be given the target's hidden states."""
 
+    needs_rows: bool = False
+    """Whether it learns from the target's rows of logits: a recorded text, which has none, cannot teach it."""
+
     reads_prediction: bool = False
     """Whether it reads ``view.prediction``: a prediction that no drafter reads is refused."""
 

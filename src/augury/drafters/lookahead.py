@@ -118,6 +118,8 @@ class Lookahead(Drafter):
         InputError: window is not in 1..64.
     """
 
+    needs_rows = True
+
     def __init__(self, *, window: int = 6) -> None:
         if not 1 <= window <= 64:
             raise InputError(f"drafter lookahead: window is {window}; it must be from 1 to 64")

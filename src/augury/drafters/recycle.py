@@ -75,6 +75,8 @@ class Recycle(Drafter):
         shared: keep one table for all requests instead of one each.
     """
 
+    needs_rows = True
+
     def __init__(self, *, shared: bool = False) -> None:
         self._table = Table() if shared else None
         self._survival = Survival(_KINDS)

@@ -75,14 +75,32 @@ EMBEDDED: Mapping[str, Embedded] = MappingProxyType({
 
 
 @dataclass(frozen=True)
+class Wording:
+    """How a model reads and writes text; its weights are not needed for it.
+
+    Attributes:
+        tokenizer: of the model's files.
+        template: its chat template, or None if the files have none.
+        ends: ids that the files name as ends of an answer, be they in the vocabulary or not.
+    """
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    ends: frozenset[int]
+
+    def eos_ids(self, vocab_size: int) -> tuple[int, ...]:
+        """Ends below V, ascending: those named, and those of a chat turn. Ids outside are how files say "none"."""
+        turns = {id for id, text in self.tokenizer.special.items() if text in _TURN_ENDS}
+        return tuple(sorted(id for id in self.ends | turns if 0 <= id < vocab_size))
+
+
+@dataclass(frozen=True)
 class _Files:
     """A model's files, read as far as any runner needs."""
 
     name: str
     config: Mapping[str, Any]
-    tokenizer: Tokenizer
-    template: ChatTemplate | None
-    ends: frozenset[int]  # as the files name them, be they in the vocabulary or not
+    wording: Wording
     weights: Callable[[BlockConfig], Weights]
     directory: Path | None  # None for GGUF, which transformers does not run here
 
@@ -133,7 +151,26 @@ def load_target(
     say("reading weights", 0.1)
     target = _target(files, kind, place, threads, max_model_len, max_num_seqs, runner)
     say("ready", 1.0)
-    return Loaded(target, files.tokenizer, files.template, _ends(files, target.info.vocab_size))
+    wording = files.wording
+    return Loaded(target, wording.tokenizer, wording.template, wording.eos_ids(target.info.vocab_size))
+
+
+def load_wording(model: str | os.PathLike[str]) -> Wording:
+    """Read a model's tokenizer and chat template, not its weights.
+
+    Args:
+        model: as for ``load_target``; also a directory that holds a tokenizer alone, or its ``tokenizer.json``.
+
+    Raises:
+        UnknownName: an unknown name.
+        MissingPackage: the package that holds an embedded model is not installed.
+        ModelError: files that are missing or damaged.
+    """
+    path = Path(model)
+    home = path.parent if path.name == "tokenizer.json" else path
+    if _is_gguf(model) or not (home / "tokenizer.json").is_file():
+        return _open(model).wording
+    return _wording(home.resolve())
 
 
 def _check_options(
@@ -339,9 +376,7 @@ def _gguf(file: GgufFile, name: str) -> _Files:
     return _Files(
         name=name,
         config=gguf_config(file),
-        tokenizer=tokenizer,
-        template=None if source is None else ChatTemplate(source, name, variables),
-        ends=frozenset(ends),
+        wording=Wording(tokenizer, None if source is None else ChatTemplate(source, name, variables), frozenset(ends)),
         weights=lambda config: gguf_weights(config, file),
         directory=None,
     )
@@ -355,7 +390,19 @@ def _directory(path: Path) -> _Files:
     safetensors_files(path)  # refuses pickles before anything else is read
     if not (path / "tokenizer.json").is_file():
         raise ModelError(f"{path.name} has no tokenizer.json; save the tokenizer in the fast format beside the weights")
+    return _Files(
+        name=path.name,
+        config=config,
+        wording=_wording(path),
+        weights=lambda block: huggingface_weights(block, path),
+        directory=path,
+    )
+
+
+def _wording(path: Path) -> Wording:
+    """What a directory says of text; only ``tokenizer.json`` must be there."""
     tokenizer = tokenizer_from_file(path / "tokenizer.json")
+    config = _json(path / "config.json")
     inner = config.get("text_config")
     ends: set[int] = set()
     for name, source in (
@@ -367,26 +414,16 @@ def _directory(path: Path) -> _Files:
     settings = _json(path / "tokenizer_config.json")
     variables = _token_texts(settings)
     end = tokenizer.id(variables["eos_token"]) if "eos_token" in variables else None
-    source_text = _template_source(path, settings)
-    return _Files(
-        name=path.name,
-        config=config,
-        tokenizer=tokenizer,
-        template=None if source_text is None else ChatTemplate(source_text, path.name, variables),
-        ends=frozenset(ends if end is None else {*ends, end}),
-        weights=lambda block: huggingface_weights(block, path),
-        directory=path,
+    template = _template_source(path, settings)
+    return Wording(
+        tokenizer,
+        None if template is None else ChatTemplate(template, path.name, variables),
+        frozenset(ends if end is None else {*ends, end}),
     )
 
 
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>")
 """Control tokens that end a chat turn; some files name only the end of a document."""
-
-
-def _ends(files: _Files, vocab_size: int) -> tuple[int, ...]:
-    """End tokens named by the files, and those that end a chat turn; ids outside 0..V-1 are how files say "none"."""
-    turns = {id for id, text in files.tokenizer.special.items() if text in _TURN_ENDS}
-    return tuple(sorted(id for id in files.ends | turns if 0 <= id < vocab_size))
 
 
 def _ids(value: object, file: str, key: str, several: bool = False) -> set[int]:

@@ -1,0 +1,1 @@
+"""Recorded answers, once more through the loop, with no model."""
