@@ -1,41 +1,10 @@
-import json
-
-import numpy as np
 import pytest
+from made import answer, pair, step, together
 
-from augury.bench.paired import Answer, Pair
+from augury.bench.document import Run
+from augury.bench.paired import Pair
 from augury.bench.prompts import Prompt
-from augury.bench.report import by_kind, by_run, document, machine, markdown, notes, summarise, versions
-from augury.models.target import TargetInfo
-from augury.record import RequestRecord, StepRecord
-from augury.trace.figures import figures
-from augury.tree import DraftTree, Path
-
-INFO = TargetInfo("toy", "llama", "none", "bfloat16", 10, 100, 4, 1, 100, 200, True, True)
-
-
-def step(ms: float, drafted: int = 0, accepted: int = 0, source: int = 0) -> StepRecord:
-    """A step that spends a tenth on drafting when it drafts, and emits ``accepted + 1`` tokens."""
-    tree = DraftTree.chain(list(range(drafted)), np.ones(drafted, np.float32), source)
-    draft_ms = 0.1 * ms if drafted else 0.0
-    return StepRecord(
-        position=0, root=0, tree=tree, path=Path(tuple(range(accepted)), 9), emitted=(*range(accepted), 9),
-        proposals=(), reason=None, rows=drafted + 1, draft_ms=draft_ms, verify_ms=0.8 * ms, accept_ms=0.0,
-        commit_ms=0.0, rest_ms=0.2 * ms - draft_ms,
-    )  # fmt: skip
-
-
-def answer(*steps: StepRecord, prefill_ms: float = 5.0, untimed_ms: float = 1.0) -> Answer:
-    record = RequestRecord(3, ("suffix", "prediction"), prefill_ms=prefill_ms, steps=list(steps), finish="length")
-    tokens = tuple(t for s in steps for t in s.emitted)
-    return Answer(tokens, prefill_ms + record.decode_ms + untimed_ms, figures(record))
-
-
-def pair(prompt: str, kind: str, turn: int, plain_ms: float, drafted_ms: float, same: bool | None = True) -> Pair:
-    """Four tokens: plainly in four steps, drafted in two, of whose four draft tokens two are accepted."""
-    plain = answer(*[step(plain_ms)] * 4)
-    drafted = answer(step(2 * drafted_ms, drafted=2, accepted=2), step(2 * drafted_ms, drafted=2, source=1))
-    return Pair(Prompt(prompt, kind, "x"), turn, plain, drafted, same)
+from augury.bench.report import by_batch, by_kind, by_run, markdown, notes, summarise
 
 
 def test_times_of_an_answer():
@@ -74,8 +43,23 @@ def test_the_worst_kind_and_the_interval():
     summary = summarise(pairs)
     assert summary.worst == "rag"
     assert summary.overall.speedup == pytest.approx((3.0 * 0.9) ** 0.5)
-    low, high = summary.interval
+    low, high = summary.overall.interval
     assert 0.9 <= low < summary.overall.speedup < high <= 3.0
+
+
+def test_a_kind_of_three_prompts_has_its_own_interval_and_one_of_two_has_none():
+    pairs = [pair(f"{kind}{i}", kind, 0, 10.0, 10.0 / (1 + i)) for kind, n in (("qa", 3), ("rag", 2)) for i in range(n)]
+    three, two = summarise(pairs).kinds
+    assert 1.0 <= three.interval[0] < three.speedup < three.interval[1] <= 3.0
+    assert two.interval is None
+
+
+def test_the_worst_prompt_and_how_many_are_slower():
+    ratios = {"a": 2.0, "b": 0.96, "c": 0.94, "d": 0.5}
+    summary = summarise([pair(name, "qa", 0, 10.0, 10.0 / ratio) for name, ratio in ratios.items()])
+    assert (summary.overall.worst, summary.overall.slower) == ("d", 0.5)
+    assert summary.overall.worst_speedup == pytest.approx(0.5)
+    assert "worst prompt: d at 0.50; below 0.95 are 50% of prompts" in notes(summary)
 
 
 def test_mismatches_are_counted_and_said():
@@ -107,20 +91,16 @@ def test_tables_hold_the_figures():
     summary = summarise([pair("a", "qa", 0, 10.0, 5.0)])
     text = markdown(by_kind("x", summary)).splitlines()
     assert text[0].startswith("| kind | plain tok/s |")
-    assert text[2] == "| qa | 100.0 | 200.0 | 2.00 | 1.77 | 2.00 | 50% | 10.0% | 80.0% | 10.0% | suffix 2 |"
+    assert text[2] == "| qa | 100.0 | 200.0 | 2.00 | - | 0% | 1.77 | 2.00 | 50% | 10.0% | 80.0% | 10.0% | suffix 2 |"
     assert text[3].startswith("| all |")
     assert markdown(by_run([("suffix", 0.0, summary)])).endswith(
         "| suffix | 0 | 2.00 | - | qa 2.00 | 2.00 | 50% | 1/1 |"
     )
 
 
-def test_the_document_is_json_and_holds_every_answer():
-    pairs = [pair("a", "qa", turn, 10.0, 5.0) for turn in range(2)]
-    found = json.loads(json.dumps(document({"seed": 3}, INFO, [("suffix", 0.0, pairs)])))
-    assert found["arguments"] == {"seed": 3}
-    assert found["target"]["name"] == "toy"
-    assert {"augury", "python", "numpy"} <= found["versions"].keys() == versions().keys()
-    assert found["machine"] == machine()
-    (run,) = found["runs"]
-    assert run["summary"]["overall"]["speedup"] == pytest.approx(2.0)
-    assert [p["drafted"]["tokens"] for p in run["pairs"]] == [[0, 1, 9, 9]] * 2
+def test_the_table_of_batch_sizes_begins_with_the_pairs():
+    run = Run("suffix", 0.0, [pair("a", "qa", 0, 10.0, 5.0)], [together(2, n, 0, 4.0, same=n > 0) for n in range(3)])
+    lines = markdown(by_batch("", run.batches)).splitlines()
+    assert lines[2] == "| 1 | 1 | 100.0 | 200.0 | 2.00 | - | 1.77 | 2.00 | 1/1 |"
+    assert lines[3] == "| 2 | 3 | 200.0 | 800.0 | 4.00 | 4.00 to 4.00 | 2.50 | 2.00 | 4/6 |"
+    assert run.mismatches == 2

@@ -35,6 +35,16 @@ def test_the_interval_of_a_normal_sample_is_the_textbook_one():
     assert math.log(high) == pytest.approx(1.96 / 20, abs=0.01)
 
 
+def test_the_interval_is_that_of_scipy():
+    import numpy as np
+    from scipy.stats import bootstrap
+
+    sample = [0.8, 1.1, 1.7, 2.4, 0.9]
+    found = bootstrap((np.log(sample),), np.mean, method="percentile", rng=np.random.default_rng(0))
+    theirs = [math.exp(x) for x in (found.confidence_interval.low, found.confidence_interval.high)]
+    assert interval(sample) == pytest.approx(theirs)
+
+
 def test_the_interval_is_the_same_again_and_needs_three_ratios():
     assert interval([1.0, 2.0, 3.0]) == interval([1.0, 2.0, 3.0])
     assert interval([1.0, 2.0]) is None

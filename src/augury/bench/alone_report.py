@@ -7,8 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from augury.bench.alone import Tried
+from augury.bench.document import Run, document
 from augury.bench.reliability import DEPTHS, Depth, Reliability, reliability
-from augury.bench.report import Row, document, summarise, table
+from augury.bench.report import Row, summarise, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -76,8 +77,8 @@ def mismatches(tried: Sequence[Tried]) -> int:
 def whole(
     arguments: Mapping[str, object], target: object, temperature: float, tried: Sequence[Tried]
 ) -> dict[str, Any]:
-    """Everything that was measured, as JSON takes it: ``report.document``, and the reliability of every drafter."""
-    runs = [(one.drafter, temperature, one.pairs) for one in tried if one.why is None]
+    """Everything that was measured, as JSON takes it: ``document.document``, and the reliability of every drafter."""
+    runs = [Run(one.drafter, temperature, one.pairs) for one in tried if one.why is None]
     return {
         **document(arguments, target, runs),
         "drafters": [

@@ -130,8 +130,8 @@ def arms(
         progress: called after every answer.
         taken: called with what came of every drafted one.
     """
-    ids = [_ids(engine, prompt) for prompt in prompts]
-    promised = engine.acceptance == "coupled" or sampling.temperature == 0.0
+    ids = [question(engine, prompt) for prompt in prompts]
+    compared = promised(engine, sampling)
     ways = [_PLAIN, *against]
     for way in ways:
         # Backwards: a drafter that remembers is not to know how the first answer begins.
@@ -153,14 +153,19 @@ def arms(
             plain = answers.pop(0)
             reference = first.setdefault(prompt.id, plain.tokens)
             yield [
-                Pair(prompt, turn, plain, drafted, plain.tokens == reference == drafted.tokens if promised else None)
+                Pair(prompt, turn, plain, drafted, plain.tokens == reference == drafted.tokens if compared else None)
                 for _, drafted in sorted(answers.items())
             ]
 
 
-def _ids(engine: Engine, prompt: Prompt) -> str | IntArray:
+def question(engine: Engine, prompt: Prompt) -> str | IntArray:
     """What the engine is asked: the chat template's text where the model has one."""
     return engine.render(prompt.text) if engine.template is not None else prompt.text
+
+
+def promised(engine: Engine, sampling: Sampling) -> bool:
+    """Whether drafted answers have the tokens of plain ones; else they have the law of the text alone."""
+    return engine.acceptance == "coupled" or sampling.temperature == 0.0
 
 
 def _answer(

@@ -1,22 +1,25 @@
-"""From pairs to figures, and from figures to tables and JSON."""
+"""From pairs to figures, from figures to tables, and on what machine they were measured."""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import augury
 from augury.bench.paired import Answer, Pair
-from augury.bench.ratios import geometric_mean, interval, median
+from augury.bench.ratios import SLOWER, geometric_mean, interval, median
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from augury.bench.together import Batch
 
 UNTIMED = 0.05
 """Share of wall time that records may leave unaccounted for before the report says so."""
@@ -34,6 +37,10 @@ class Row:
         plain: tokens per second without drafts, the prompt excluded.
         drafted: the same with drafts.
         speedup: geometric mean over prompts of the median of a prompt's paired ratios, the prompt excluded.
+        interval: its 95 % bootstrap interval; None with fewer than three prompts.
+        worst: id of the prompt of least speed-up.
+        worst_speedup: that speed-up.
+        slower: share of prompts whose speed-up is below 0.95.
         end_to_end: the same with everything included.
         acceptance_length: tokens per step, bonus included.
         acceptance_rate: accepted / drafted, bonus excluded; None when nothing was drafted.
@@ -46,6 +53,10 @@ class Row:
     plain: float
     drafted: float
     speedup: float
+    interval: tuple[float, float] | None
+    worst: str
+    worst_speedup: float
+    slower: float
     end_to_end: float
     acceptance_length: float
     acceptance_rate: float | None
@@ -63,7 +74,6 @@ class Summary:
         kinds: a row for each kind, in order of appearance.
         overall: the row of all prompts.
         worst: the kind of least speed-up.
-        interval: 95 % bootstrap interval of the overall speed-up; None with too few prompts or without scipy.
         answers: drafted answers compared with plain ones; 0 where the rule does not promise equal tokens.
         mismatches: of these, how many were not equal.
         untimed: share of the wall time of all answers that no record accounts for.
@@ -74,7 +84,6 @@ class Summary:
     kinds: Sequence[Row]
     overall: Row
     worst: str
-    interval: tuple[float, float] | None
     answers: int
     mismatches: int
     untimed: float
@@ -90,12 +99,19 @@ def summarise(pairs: Sequence[Pair]) -> Summary:
         kinds=kinds,
         overall=_row("all", pairs),
         worst=min(kinds, key=lambda row: row.speedup).kind,
-        interval=interval(list(_by_prompt(pairs, "speedup").values())),
         answers=len(compared),
         mismatches=compared.count(False),
         untimed=sum(a.untimed_ms for a in answers) / sum(a.wall_ms for a in answers),
         noise=_noise(pairs),
     )
+
+
+def by_prompt(pairs: Sequence[Pair], ratio: str = "speedup") -> dict[str, float]:
+    """Median of a prompt's paired ratios (``speedup`` or ``end_to_end``), by the prompt's id."""
+    ratios: defaultdict[str, list[float]] = defaultdict(list)
+    for pair in pairs:
+        ratios[pair.prompt.id].append(float(getattr(pair, ratio)))
+    return {prompt: median(found) for prompt, found in ratios.items()}
 
 
 def _row(kind: str, pairs: Sequence[Pair]) -> Row:
@@ -104,14 +120,19 @@ def _row(kind: str, pairs: Sequence[Pair]) -> Row:
     decode = sum(f.decode_ms for f in steps)
     verified, accepted = sum(f.drafted for f in steps), sum(f.accepted for f in steps)
     names = _unique(d.name for f in steps for d in f.drafters)
-    speedups = _by_prompt(pairs, "speedup")
+    speedups = by_prompt(pairs)
+    worst = min(speedups, key=lambda prompt: speedups[prompt])
     return Row(
         kind=kind,
         prompts=len(speedups),
         plain=_rate(plain),
         drafted=_rate(drafted),
         speedup=geometric_mean(list(speedups.values())),
-        end_to_end=geometric_mean(list(_by_prompt(pairs, "end_to_end").values())),
+        interval=interval(list(speedups.values())),
+        worst=worst,
+        worst_speedup=speedups[worst],
+        slower=sum(ratio < SLOWER for ratio in speedups.values()) / len(speedups),
+        end_to_end=geometric_mean(list(by_prompt(pairs, "end_to_end").values())),
         acceptance_length=1.0 + accepted / sum(f.steps for f in steps),
         acceptance_rate=accepted / verified if verified else None,
         draft=sum(f.draft_ms for f in steps) / decode,
@@ -119,12 +140,6 @@ def _row(kind: str, pairs: Sequence[Pair]) -> Row:
         rest=sum(f.rest_ms for f in steps) / decode,
         accepted={n: sum(d.accepted for f in steps for d in f.drafters if d.name == n) for n in names},
     )
-
-
-def _by_prompt(pairs: Sequence[Pair], ratio: str) -> dict[str, float]:
-    """Median of a prompt's paired ratios, by prompt."""
-    ids = _unique(p.prompt.id for p in pairs)
-    return {one: median([float(getattr(p, ratio)) for p in pairs if p.prompt.id == one]) for one in ids}
 
 
 def _noise(pairs: Sequence[Pair]) -> float | None:
@@ -147,9 +162,16 @@ def _unique(values: Any) -> list[str]:
 
 def by_kind(title: str, summary: Summary) -> Table:
     """A table with a row for each kind."""
-    columns = ("kind", "plain tok/s", "drafted tok/s", "speed-up", "with prompt", "accepted length", "accepted")
+    speed = ("kind", "plain tok/s", "drafted tok/s", "speed-up", "95 %", f"below {SLOWER:g}", "with prompt")
+    guesses = ("accepted length", "accepted", "draft", "verify", "rest", "accepted by")
     rows = [_kind_cells(row) for row in (*summary.kinds, summary.overall)]
-    return table(title, (*columns, "draft", "verify", "rest", "accepted by"), rows, last_is_sum=True)
+    return table(title, (*speed, *guesses), rows, last_is_sum=True)
+
+
+def by_batch(title: str, batches: Sequence[Batch]) -> Table:
+    """A table with a row for each batch size."""
+    columns = ("batch", "groups", "plain tok/s", "drafted tok/s", "speed-up", "95 %", "with prompt", "accepted length")
+    return table(title, (*columns, "same tokens"), [_batch_cells(batch) for batch in batches])
 
 
 def by_run(runs: Sequence[tuple[str, float, Summary]]) -> Table:
@@ -158,25 +180,38 @@ def by_run(runs: Sequence[tuple[str, float, Summary]]) -> Table:
     return table("", (*law, "accepted length", "accepted", "same tokens"), [_run_cells(*run) for run in runs])
 
 
+def cells(table: Table) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of a table."""
+    columns = [[str(cell) for cell in column.cells] for column in table.columns]
+    return [str(c.header) for c in table.columns], [list(row) for row in zip(*columns, strict=True)]
+
+
 def markdown(table: Table) -> str:
     """The same table as Markdown."""
-    heads = [str(c.header) for c in table.columns]
-    cells = [list(c.cells) for c in table.columns]
-    rows = [[str(c[i]) for c in cells] for i in range(table.row_count)]
+    heads, rows = cells(table)
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def notes(summary: Summary) -> list[str]:
     """What a reader must know beside the table, a line each."""
-    lines = [f"worst kind: {summary.worst}"]
-    if summary.interval is not None:
-        low, high = summary.interval
-        lines.append(f"speed-up {summary.overall.speedup:.2f}, 95 % between {low:.2f} and {high:.2f}")
+    total = summary.overall
+    lines = [
+        f"worst kind: {summary.worst}",
+        f"worst prompt: {total.worst} at {total.worst_speedup:.2f}; below {SLOWER:g} are {total.slower:.0%} of prompts",
+    ]
+    if total.interval is not None:
+        lines.append(f"speed-up {total.speedup:.2f}, 95 % between {' and '.join(f'{x:.2f}' for x in total.interval)}")
     if summary.answers:
         lines.append(f"{summary.answers - summary.mismatches} of {summary.answers} pairs have the same tokens")
     else:
         lines.append("tokens are not compared: this rule keeps the law of the text, not the text")
+    return [*lines, *caveats(summary)]
+
+
+def caveats(summary: Summary) -> list[str]:
+    """How far the clock is to be trusted, a line each."""
+    lines = []
     if summary.noise is not None:
         lines.append(f"plain answers to the same prompt differ by {summary.noise:.1%} in time: smaller gains are noise")
     lines.append(f"phases add up to {1.0 - summary.untimed:.2%} of the wall time")
@@ -189,21 +224,35 @@ def _kind_cells(row: Row) -> list[str]:
     rate = "-" if row.acceptance_rate is None else f"{row.acceptance_rate:.0%}"
     by = ", ".join(f"{name} {count}" for name, count in row.accepted.items() if count) or "-"
     return [
-        row.kind, f"{row.plain:.1f}", f"{row.drafted:.1f}", f"{row.speedup:.2f}", f"{row.end_to_end:.2f}",
-        f"{row.acceptance_length:.2f}", rate, f"{row.draft:.1%}", f"{row.verify:.1%}", f"{row.rest:.1%}", by,
+        row.kind, f"{row.plain:.1f}", f"{row.drafted:.1f}", f"{row.speedup:.2f}", _between(row.interval),
+        f"{row.slower:.0%}", f"{row.end_to_end:.2f}", f"{row.acceptance_length:.2f}", rate,
+        f"{row.draft:.1%}", f"{row.verify:.1%}", f"{row.rest:.1%}", by,
     ]  # fmt: skip
 
 
 def _run_cells(drafters: str, temperature: float, summary: Summary) -> list[str]:
     total = summary.overall
     rate = "-" if total.acceptance_rate is None else f"{total.acceptance_rate:.0%}"
-    between = "-" if summary.interval is None else f"{summary.interval[0]:.2f} to {summary.interval[1]:.2f}"
     worst = next(row for row in summary.kinds if row.kind == summary.worst)
-    same = f"{summary.answers - summary.mismatches}/{summary.answers}" if summary.answers else "not promised"
     return [
-        drafters, f"{temperature:g}", f"{total.speedup:.2f}", between, f"{worst.kind} {worst.speedup:.2f}",
-        f"{total.acceptance_length:.2f}", rate, same,
+        drafters, f"{temperature:g}", f"{total.speedup:.2f}", _between(total.interval),
+        f"{worst.kind} {worst.speedup:.2f}", f"{total.acceptance_length:.2f}", rate, _same(summary),
     ]  # fmt: skip
+
+
+def _batch_cells(batch: Batch) -> list[str]:
+    return [
+        str(batch.size), str(batch.groups), f"{batch.plain:.1f}", f"{batch.drafted:.1f}", f"{batch.speedup:.2f}",
+        _between(batch.interval), f"{batch.end_to_end:.2f}", f"{batch.acceptance_length:.2f}", _same(batch),
+    ]  # fmt: skip
+
+
+def _between(interval: tuple[float, float] | None) -> str:
+    return "-" if interval is None else f"{interval[0]:.2f} to {interval[1]:.2f}"
+
+
+def _same(found: Summary | Batch) -> str:
+    return f"{found.answers - found.mismatches}/{found.answers}" if found.answers else "not promised"
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, last_is_sum: bool = False) -> Table:
@@ -221,48 +270,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, 
     return table
 
 
-# ---- JSON -----------------------------------------------------------------------------------------------
-
-
-def document(
-    arguments: Mapping[str, object], target: object, runs: Sequence[tuple[str, float, Sequence[Pair]]]
-) -> dict[str, Any]:
-    """Everything that was measured, as JSON takes it: arguments, machine, versions, summaries, every answer.
-
-    Args:
-        arguments: what was asked for.
-        target: the target's ``TargetInfo``.
-        runs: (drafters, temperature, pairs).
-    """
-    return {
-        "arguments": dict(arguments),
-        "target": asdict(target),  # type: ignore[call-overload]
-        "machine": machine(),
-        "versions": versions(),
-        "commit": commit(),
-        "runs": [
-            {
-                "drafters": drafters,
-                "temperature": temperature,
-                "summary": asdict(summarise(pairs)),
-                "pairs": [_pair(pair) for pair in pairs],
-            }
-            for drafters, temperature, pairs in runs
-        ],
-    }
-
-
-def _pair(pair: Pair) -> dict[str, Any]:
-    return {
-        "prompt": pair.prompt.id,
-        "kind": pair.prompt.kind,
-        "round": pair.round,
-        "same": pair.same,
-        "speedup": pair.speedup,
-        "end_to_end": pair.end_to_end,
-        "plain": asdict(pair.plain),
-        "drafted": asdict(pair.drafted),
-    }
+# ---- machine ------------------------------------------------------------------------------------------------
 
 
 def machine() -> dict[str, Any]:

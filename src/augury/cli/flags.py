@@ -84,8 +84,8 @@ class Running:
         Option(help="native, torch or transformers.", show_default="fastest", rich_help_panel="Model"),
     ] = None
 
-    def load(self, model: str, drafters: str, acceptance: str, measure: bool) -> Engine:
-        """Load, with progress on the terminal."""
+    def load(self, model: str, drafters: str, acceptance: str, measure: bool, requests: int = 1) -> Engine:
+        """Load for so many requests at once, with progress on the terminal."""
         import augury
 
         with progress() as told:
@@ -97,7 +97,7 @@ class Running:
                 device=self.device,
                 threads=self.threads,
                 max_model_len=self.max_model_len,
-                max_num_seqs=1,
+                max_num_seqs=requests,
                 runner=self.runner,
                 measure=measure,
                 progress=told,
@@ -115,9 +115,9 @@ class Loading(Running):
         "smollm2-135m"
     )
 
-    def engine(self, drafters: str, acceptance: str, measure: bool = True) -> Engine:
-        """Load, with progress on the terminal."""
-        return self.load(self.model, drafters, acceptance, measure)
+    def engine(self, drafters: str, acceptance: str, measure: bool = True, requests: int = 1) -> Engine:
+        """Load for so many requests at once, with progress on the terminal."""
+        return self.load(self.model, drafters, acceptance, measure, requests)
 
 
 @dataclass(frozen=True)

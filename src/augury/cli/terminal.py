@@ -31,6 +31,9 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 """Exit code when the reader of stdout has gone: 128 + SIGPIPE."""
 
+_REMEMBERED = 3600.0
+"""Seconds of answers that the time left is estimated from: of rich's own 30, one long answer leaves no estimate."""
+
 _WIDE = 1000  # columns at most of a table that is not printed to a terminal: as wide as it is
 
 
@@ -92,7 +95,8 @@ def answering(what: str, answers: int) -> Iterator[Answered | None]:
     from rich.progress import Progress as Bar
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Bar(*columns, console=console, transient=True, speed_estimate_period=_REMEMBERED) as bar:
         task = bar.add_task(what, total=answers)
         yield lambda prompt: bar.update(task, advance=1, description=f"{what}: {prompt.kind}")
 

@@ -1,0 +1,123 @@
+"""What all plots of a page have in common: frame, letters, colours, axes. Colours are those of ``plot``.
+
+A plot is an ``<svg>`` element without JavaScript, fonts or links. Texts take the page's own colour; colours have one
+palette for light and one for dark pages, which the reader's ``prefers-color-scheme`` chooses.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Sequence
+from html import escape
+
+WIDTH = 640
+"""Pixels at natural size."""
+
+LEFT, RIGHT, TOP, BOTTOM = 150, 16, 32, 48
+"""Pixels around the rows: names, air, title, axis."""
+
+ROW = 22
+"""Pixels of a row, and of a line of the legend."""
+
+LETTERS = 20
+"""Letters of a name that fit beside a row; the whole name is said when it is pointed at."""
+
+_COLOURS = (("#0067a5", "#56b4e9"), ("#b85000", "#f0a04b"), ("#00785a", "#2cc79a"))  # light and dark
+_DARK = "".join(f".rows .c{i}{{color:{dark}}}" for i, (_, dark) in enumerate(_COLOURS))
+_STYLE = (
+    ".rows{font:12px system-ui,sans-serif;max-width:100%;height:auto}.rows text{fill:currentColor}"
+    ".rows .grid{stroke:currentColor;stroke-opacity:.18}.rows .mark{stroke:currentColor;stroke-dasharray:4 3}"
+    ".rows .reach{stroke:currentColor;stroke-width:1.5;fill:none}.rows .fill{fill:currentColor}"
+    ".rows .bar{fill:currentColor;fill-opacity:.75}.rows .open{fill:none;stroke:currentColor;stroke-width:1.5}"
+    f"{''.join(f'.rows .c{i}{{color:{light}}}' for i, (light, _) in enumerate(_COLOURS))}"
+    f"@media (prefers-color-scheme:dark){{{_DARK}}}"
+)
+
+
+def frame(title: str, x_label: str, names: Sequence[str], inside: Sequence[str], legend: Sequence[str] = ()) -> str:
+    """A plot of rows, their names at the left.
+
+    Args:
+        title: above, and what a screen reader says of it.
+        x_label: below the axis, with its unit.
+        names: of the rows, from above.
+        inside: what is drawn.
+        legend: names of the colours, if they need one.
+    """
+    height = bottom(len(names)) + BOTTOM + (ROW if legend else 0)
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    said = "".join(
+        f'<text x="{LEFT - 8}" y="{TOP + ROW * row + 15}" text-anchor="end">{text(_short(name))}'
+        f"<title>{text(name)}</title></text>"
+        for row, name in enumerate(names)
+    )
+    colours = "".join(
+        f'<rect class="c{i} bar" x="{LEFT + 130 * i}" y="{height - 16}" width="12" height="12"/>'
+        f'<text x="{LEFT + 130 * i + 18}" y="{height - 6}">{text(name)}</text>'
+        for i, name in enumerate(legend)
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="rows" role="img" aria-label="{text(title)}" '
+        f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"><style>{_STYLE}</style>'
+        f'<text x="0" y="14" font-weight="600">{text(title)}</text>{said}{"".join(inside)}'
+        f'<text x="{middle:.1f}" y="{bottom(len(names)) + 36}" text-anchor="middle" fill-opacity=".8">{text(x_label)}'
+        f"</text>{colours}</svg>"
+    )
+
+
+def bottom(rows: int) -> int:
+    """Pixels from the top to the axis below so many rows."""
+    return TOP + ROW * rows + 4
+
+
+def axis(rows: int, ticks: Sequence[float], form: str = ".6g") -> str:
+    """Vertical lines at the ticks, with their values."""
+    low = bottom(rows)
+    return "".join(
+        f'<path class="grid" d="M{along(x, ticks):.1f} {TOP}V{low}"/>'
+        f'<text x="{along(x, ticks):.1f}" y="{low + 16}" text-anchor="middle">{x:{form}}</text>'
+        for x in ticks
+    )
+
+
+def mark(rows: int, x: float, ticks: Sequence[float]) -> str:
+    """A dashed vertical line through all rows."""
+    return f'<path class="mark" d="M{along(x, ticks):.1f} {TOP}V{bottom(rows)}"/>'
+
+
+def along(x: float, ticks: Sequence[float]) -> float:
+    """Pixels from the left of a value on an axis that begins and ends with its ticks."""
+    return LEFT + (x - ticks[0]) / (ticks[-1] - ticks[0]) * (WIDTH - LEFT - RIGHT)
+
+
+def ticks(high: float) -> list[float]:
+    """Round values from 0 to at or above ``high``: steps of 1, 2 or 5 times a power of ten.
+
+    Raises:
+        ValueError: ``high`` is not finite.
+    """
+    if not math.isfinite(high):
+        raise ValueError("every value of a plot must be finite")
+    high = high if high > 0.0 else 1.0
+    power = 10.0 ** math.floor(math.log10(high / 4))
+    step = next(m * power for m in (1, 2, 5, 10) if high / (m * power) <= 6)
+    return [i * step for i in range(math.ceil(high / step - 1e-9) + 1)]
+
+
+def text(words: str) -> str:
+    """Text as XML can hold it: control characters are no part of it, in no spelling."""
+    return escape(
+        "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs") or c in "\ufffe\uffff" else c for c in words)
+    )
+
+
+def _short(name: str) -> str:
+    """As much of a name as there is room for."""
+    width, kept = 0, ""
+    for letter in name:
+        width += 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        if width > LETTERS:
+            return kept[:-1] + "…"
+        kept += letter
+    return kept
