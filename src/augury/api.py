@@ -58,15 +58,15 @@ def load(
         max_model_len: context in tokens; the model's own, up to 8192, when None.
         max_num_seqs: requests that can run at the same time.
         runner: ``native``, ``torch`` or ``transformers``; the fastest that fits when None.
-        measure: measure the cost of a forward on this machine (about a second for a small model), which
-            decides how much is drafted. Without it every guess is verified.
+        measure: measure the cost of a forward on this machine (seconds for a small model, once; what was measured is
+            kept in the user's cache folder), which decides how much is drafted. Without it every guess is verified.
         progress: told what is being done.
 
     Raises:
         InputError: an argument cannot be honoured.
         ModelError: the files cannot be.
     """
-    from augury.engine.costs import profile
+    from augury.engine.kept import kept_profile
     from augury.models.load import load_target
 
     if acceptance not in get_args(Rule):
@@ -83,8 +83,8 @@ def load(
         slots=max_num_seqs, target_threads=threads, costs=lambda: meter.costs if meter else None,
     )  # fmt: skip
     if measure and seats:
-        meter = profile(
-            loaded.target, progress=(lambda share: progress("measuring costs", share)) if progress else None
+        meter = kept_profile(
+            loaded.target, threads, progress=(lambda share: progress("measuring costs", share)) if progress else None
         )
     return Engine(
         loaded.target, seats, acceptance=acceptance, tokenizer=loaded.tokenizer, template=loaded.template,

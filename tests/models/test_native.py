@@ -19,6 +19,7 @@ from augury.models import native
 from augury.models.block import TorchForward
 from augury.models.config import BlockConfig, Rope
 from augury.models.forward import Segment
+from augury.models.machine import Processor
 from augury.models.native import NativeForward, native_available
 from augury.tree import MAX_NODES, DraftTree, FloatArray, IntArray
 
@@ -284,7 +285,7 @@ def test_the_kernel_is_compiled_for_the_lanes_it_was_asked_for(model: Model, req
 
 
 def test_lanes_that_the_cpu_lacks_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_cpu_flags", lambda: {"sse2"})
+    monkeypatch.setattr(native, "processor", lambda: Processor("old", frozenset({"sse2"})))
     assert native.best_lanes() is None
     found = native._library.__wrapped__("AVX2")
     assert found == "the CPU has no AVX2"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from collections import defaultdict
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import augury
 from augury.bench.paired import Answer, Pair
 from augury.bench.ratios import SLOWER, geometric_mean, interval, median
+from augury.models.machine import processor, usable_cores
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -276,35 +276,6 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, 
 def machine() -> dict[str, Any]:
     """The processor and how many of its cores this process may use."""
     return {"cpu": processor().name, "cores": usable_cores(), "system": platform.platform(terse=True)}
-
-
-def usable_cores() -> int | None:
-    """Cores this process may use, where the system says so, else all there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
-@dataclass(frozen=True)
-class Processor:
-    """A processor as the system describes it.
-
-    Attributes:
-        name: of the model.
-        flags: what it can, in the words of Linux; empty elsewhere.
-    """
-
-    name: str
-    flags: frozenset[str] = frozenset()
-
-
-def processor() -> Processor:
-    """The first processor of this machine."""
-    try:
-        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-    except OSError:
-        first = ""
-    said = {key.strip(): value.strip() for key, _, value in (row.partition(":") for row in first.splitlines())}
-    name = said.get("model name") or platform.processor() or platform.machine()
-    return Processor(name, frozenset(said.get("flags", "").split()))
 
 
 def versions() -> dict[str, str]:

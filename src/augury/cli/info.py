@@ -78,7 +78,7 @@ def info(
 def _machine() -> Section:
     import torch
 
-    from augury.bench.report import processor, usable_cores
+    from augury.models.machine import processor, usable_cores
     from augury.models.native import default_threads, native_available
 
     cpu = processor()

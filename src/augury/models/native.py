@@ -31,6 +31,7 @@ import torch
 from augury.errors import InputError, ModelError
 from augury.models.config import BlockConfig
 from augury.models.forward import Ride, Segment, Short, checked_layers, checked_taps
+from augury.models.machine import own_folder, processor
 from augury.tree import FloatArray
 
 MAX_ROWS = 256
@@ -54,15 +55,6 @@ _NEAR, _NEAREST = 2.0, 32  # logits in fewer bits that are so near the greatest 
 # ------------------------------------------------------------------------------------------------- building
 
 
-def _cpu_flags() -> set[str]:
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return set()
-    line = next((x for x in text.splitlines() if x.startswith("flags")), "")
-    return set(line.partition(":")[2].split())
-
-
 def _compiler() -> list[str]:
     return shlex.split(os.environ.get("CC", "")) or ["cc"]
 
@@ -81,29 +73,16 @@ def _compile(to: Path, flags: Sequence[str]) -> None:
         part.unlink(missing_ok=True)
 
 
-def _cache_folder() -> Path | None:
-    """The user's own cache folder, or None when there is none that only the user can write to."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        folder = (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "augury"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.lstat()
-    except (OSError, RuntimeError):
-        return None
-    mine = status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK)
-    return folder if mine and not folder.is_symlink() else None
-
-
 def _build(flags: Sequence[str]) -> ctypes.CDLL:
     """Load the library, compiling it unless this source, compiler and CPU were met before."""
     try:
         version = subprocess.run([*_compiler(), "--version"], capture_output=True, timeout=60, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         raise ModelError(f"no working C compiler: {_compiler()[0]!r} (set CC to choose one)") from None
-    about = [" ".join(flags).encode(), version, " ".join(sorted(_cpu_flags())).encode()]
+    about = [" ".join(flags).encode(), version, " ".join(sorted(processor().flags)).encode()]
     parts = [*(source.read_bytes() for source in _SOURCES), *about]
     name = f"native-{hashlib.sha256(b'|'.join(parts)).hexdigest()[:32]}.so"
-    folder = _cache_folder()
+    folder = own_folder()
     if folder is not None:
         if not (folder / name).exists():
             _compile(folder / name, flags)
@@ -115,7 +94,7 @@ def _build(flags: Sequence[str]) -> ctypes.CDLL:
 
 def best_lanes() -> str | None:
     """The best kind of registers that this CPU has, of ``LANES``."""
-    flags = _cpu_flags()
+    flags = processor().flags
     return next((kind for kind, (needed, _) in LANES.items() if flags.issuperset(needed)), None)
 
 
@@ -127,7 +106,7 @@ def _library(lanes: str | None = None) -> ctypes.CDLL | str:
     if platform.system() != "Linux" or platform.machine() not in ("x86_64", "AMD64"):
         return f"needs Linux on x86-64, this is {platform.system()} on {platform.machine()}"
     kind = lanes or best_lanes()
-    if kind is None or not _cpu_flags().issuperset(LANES[kind][0]):
+    if kind is None or not processor().flags.issuperset(LANES[kind][0]):
         return f"the CPU has no {lanes or ' or '.join(LANES)}"
     try:
         library = _build([*_FLAGS, *LANES[kind][1]])

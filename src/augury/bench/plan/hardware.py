@@ -70,7 +70,7 @@ def here(threads: int | None = None) -> Hardware:
     Raises:
         InputError: the compiled forward, whose kernels measure, cannot run here.
     """
-    from augury.bench.report import processor
+    from augury.models.machine import processor
     from augury.models.native import default_threads, floors, native_available
 
     if missing := native_available():
