@@ -395,6 +395,8 @@ def test_a_row_without_a_law_ends_its_own_request_only():
         (lambda e: e.generate([1], logprobs=21), InputError, "logprobs is 21"),
         (lambda e: e.generate([1], stop="x"), InputError, "stop strings need a tokenizer"),
         (lambda e: e.generate_all([[1]], [Sampling()] * 2), InputError, "2 samplings were given for 1"),
+        (lambda e: e.generate_all([[1]], predictions=[None] * 2), InputError, "2 predictions were given for 1"),
+        (lambda e: e.generate_all([[1]], predictions=[None], prediction=[2]), InputError, "give one of them"),
         (lambda e: e.render("hi"), InputError, "no chat template"),
         (lambda e: e.stream([1], max_tokens=-1), InputError, "max_tokens is -1"),
         (lambda e: Engine(ToyTarget(), acceptance="typical"), UnknownName, "Valid: block, coupled, rejection"),

@@ -233,14 +233,13 @@ def _wave(
     engine.close()  # gives slots and their caches back, so that every answer computes its whole prompt
     reads = draft and engine.reads_prediction
     begin = time.perf_counter()
-    # Not generate_all, which takes one prediction for all prompts.
-    requests = [
-        engine._request(
-            asked, sampling, max_tokens=max_tokens, draft=draft, prediction=prompt.prediction if reads else None
-        )
-        for prompt, asked in zip(group, ids, strict=True)
-    ]
-    results = engine._run(requests)
+    results = engine.generate_all(
+        ids,
+        sampling,
+        max_tokens=max_tokens,
+        draft=draft,
+        predictions=[prompt.prediction if reads else None for prompt in group],
+    )
     wall_ms = 1e3 * (time.perf_counter() - begin)
     wave = Wave(tuple(r.tokens for r in results), wall_ms, tuple(figures(r.record) for r in results))
     for prompt, one in zip(group, wave.figures, strict=True):

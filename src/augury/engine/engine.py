@@ -179,9 +179,17 @@ class Engine:
         self,
         prompts: Sequence[Prompt],
         sampling: Sampling | Sequence[Sampling] | None = None,
+        *,
+        predictions: Sequence[Prompt | None] | None = None,
         **options: Unpack[Options],
     ) -> list[Result]:
         """Answer several prompts together, as many at a time as there are slots; see ``generate``.
+
+        Args:
+            prompts: as for ``generate``.
+            sampling: of all, or one of each.
+            predictions: what each answer is expected to be, where the option ``prediction`` would be of all.
+            options: of all; see ``Options``.
 
         An answer that fails does not stop the others: the first error is raised when all have ended, with a note of
         which prompts it was that failed. Where every answer counts, ``stream`` each prompt.
@@ -189,7 +197,18 @@ class Engine:
         samplings = [sampling] * len(prompts) if not isinstance(sampling, Sequence) else list(sampling)
         if len(samplings) != len(prompts):
             raise InputError(f"{len(samplings)} samplings were given for {len(prompts)} prompts")
-        return self._run([self._request(p, s, **options) for p, s in zip(prompts, samplings, strict=True)])
+        if predictions is None:
+            return self._run([self._request(p, s, **options) for p, s in zip(prompts, samplings, strict=True)])
+        if len(predictions) != len(prompts):
+            raise InputError(f"{len(predictions)} predictions were given for {len(prompts)} prompts")
+        if options.get("prediction") is not None:
+            raise InputError("prediction is of all answers, and predictions of each: give one of them")
+        return self._run(
+            [
+                self._request(p, s, **{**options, "prediction": one})
+                for p, s, one in zip(prompts, samplings, predictions, strict=True)
+            ]
+        )
 
     def stream(
         self, prompt: Prompt, sampling: Sampling | None = None, **options: Unpack[Options]

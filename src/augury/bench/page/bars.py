@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from augury.bench.page.svg import LEFT, ROW, TOP, along, axis, frame, mark, text, ticks
+from augury.bench.page.ink import text, ticks
+from augury.bench.page.rows import LEFT, ROW, TOP, along, axis, frame, mark
 
 
 class Bar(NamedTuple):
@@ -33,7 +34,7 @@ def bars(title: str, x_label: str, rows: Sequence[Bar], *, line: float | None = 
         form: of the values.
     """
     ends = [end for bar in rows for end in (bar.value, *(bar.interval or ()))]
-    at = ticks(max([*ends, line or 0.0]))
+    at = ticks(0.0, max([*ends, line or 0.0]) or 1.0)
     drawn = [axis(len(rows), at)]
     for row, bar in enumerate(rows):
         y, x = TOP + ROW * row, along(bar.value, at)

@@ -9,24 +9,20 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
-from html import escape
+
+from augury.bench.page.ink import LIGHT, palette, text, ticks
 
 _WIDTH, _HEIGHT = 640, 360  # pixels at natural size, the legend's rows on top of the height
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 40, 52
 _SIZE, _ROW = 12, 20  # pixels: of letters, of a row of the legend
 
-# After Okabe and Ito, who chose colours that all kinds of colour vision tell apart; darker and lighter for contrast.
-_LIGHT = ("#0067a5", "#b85000", "#00785a", "#a8397f", "#7a6a00", "#444444")
-_DARK = ("#56b4e9", "#f0a04b", "#2cc79a", "#e38fc0", "#e6d84a", "#c0c0c0")
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "12 4")  # one less than colours: no two of thirty lines are alike
-_PALETTE = "".join(f".plot .c{i}{{color:{c}}}" for i, c in enumerate(_LIGHT))
-_PALETTE_DARK = "".join(f".plot .c{i}{{color:{c}}}" for i, c in enumerate(_DARK))
 _STYLE = (
     f".plot{{font:{_SIZE}px system-ui,sans-serif;max-width:100%;height:auto}}.plot text{{fill:currentColor}}"
     ".plot .grid{stroke:currentColor;stroke-opacity:.18}.plot .line{fill:none;stroke:currentColor;stroke-width:2}"
     # An SVG that is opened by itself has no page to take its colours from.
     "svg.plot:root{color-scheme:light dark;background:Canvas;color:CanvasText}"
-    f"{_PALETTE}@media (prefers-color-scheme:dark){{{_PALETTE_DARK}}}"
+    f"{palette('plot')}"
 )
 
 
@@ -60,9 +56,9 @@ def lines(
     if log_x and any(x <= 0.0 for x, _ in points):
         raise ValueError("every x of a plot with a logarithmic axis must be above 0")
     xs, ys = [x for x, _ in points] or [1.0], [0.0, *(y for _, y in points)]
-    y_ticks = _ticks(min(ys), max(ys))
+    y_ticks = ticks(min(ys), max(ys))
     low_x, high_x = min(xs), max(xs)
-    x_ticks = _log_ticks(low_x, high_x) if log_x else _ticks(low_x, high_x)
+    x_ticks = _log_ticks(low_x, high_x) if log_x else ticks(low_x, high_x)
     if low_x == high_x:  # a single x has no width of its own
         low_x, high_x = x_ticks[0], x_ticks[-1]
 
@@ -78,12 +74,12 @@ def lines(
     legend, rows = _legend(list(series))
     height = _HEIGHT + rows * _ROW
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="plot" role="img" aria-label="{_text(title)}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="plot" role="img" aria-label="{text(title)}" '
         f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"><style>{_STYLE}</style>',
-        f'<text x="{_LEFT}" y="14" font-weight="600">{_text(title)}</text>',
-        f'<text x="{_LEFT - 8}" y="{_TOP - 10}" fill-opacity=".8">{_text(y_label)}</text>',
+        f'<text x="{_LEFT}" y="14" font-weight="600">{text(title)}</text>',
+        f'<text x="{_LEFT - 8}" y="{_TOP - 10}" fill-opacity=".8">{text(y_label)}</text>',
         f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2:.1f}" y="{_HEIGHT - 10}" text-anchor="middle" fill-opacity=".8">'
-        f"{_text(x_label)}</text>",
+        f"{text(x_label)}</text>",
     ]
     for y in y_ticks:
         parts.append(
@@ -99,10 +95,10 @@ def lines(
         placed = [(along(x), up(y)) for x, y in of_one]
         drawn = _line(number, placed) if placed else ""
         marks = "".join(
-            f"<g><title>{_text(name)}: {x:.6g}, {y:.6g}</title>{_marker(number, *at)}</g>"
+            f"<g><title>{text(name)}: {x:.6g}, {y:.6g}</title>{_marker(number, *at)}</g>"
             for (x, y), at in zip(of_one, placed, strict=True)
         )
-        parts.append(f'<g class="c{number % len(_LIGHT)}">{drawn}{marks}</g>')
+        parts.append(f'<g class="c{number % len(LIGHT)}">{drawn}{marks}</g>')
     return "".join([*parts, *legend, "</svg>"])
 
 
@@ -130,20 +126,11 @@ def _legend(names: Sequence[str]) -> tuple[list[str], int]:
             x, row = float(_LEFT), row + 1
         y = _HEIGHT + row * _ROW + 4
         parts.append(
-            f'<g class="c{number % len(_LIGHT)}">{_line(number, [(x, y), (x + 28, y)])}{_marker(number, x + 14, y)}</g>'
-            f'<text x="{x + 34:.1f}" y="{y + 4}">{_text(name)}</text>'
+            f'<g class="c{number % len(LIGHT)}">{_line(number, [(x, y), (x + 28, y)])}{_marker(number, x + 14, y)}</g>'
+            f'<text x="{x + 34:.1f}" y="{y + 4}">{text(name)}</text>'
         )
         x += width
     return parts, row + 1 if names else 0
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Round values from at or below ``low`` to at or above ``high``: steps of 1, 2 or 5 times a power of ten."""
-    span = high - low or abs(high) or 1.0
-    power = 10.0 ** math.floor(math.log10(span / 4))
-    step = next(m * power for m in (1, 2, 5, 10) if span / (m * power) <= 6)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [i * step for i in range(first, max(last, first + 1) + 1)]
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
@@ -151,8 +138,3 @@ def _log_ticks(low: float, high: float) -> list[float]:
     base = 2.0 if high / low <= 2**12 else 10.0
     first, last = math.floor(math.log(low, base) + 1e-9), math.ceil(math.log(high, base) - 1e-9)
     return [base**i for i in range(first, max(last, first + 1) + 1)]
-
-
-def _text(text: str) -> str:
-    """Text as XML can hold it: control characters are no part of it, in no spelling."""
-    return escape("".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs") else c for c in text))

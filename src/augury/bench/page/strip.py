@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from augury.bench.page.svg import ROW, TOP, along, axis, frame, mark, text, ticks
+from augury.bench.page.ink import text, ticks
+from augury.bench.page.rows import ROW, TOP, along, axis, frame, mark
 
 
 def strip(title: str, x_label: str, rows: Mapping[str, Sequence[tuple[str, float]]], *, line: float) -> str:
@@ -16,7 +17,7 @@ def strip(title: str, x_label: str, rows: Mapping[str, Sequence[tuple[str, float
         rows: name to (what the dot is, value of 0 or more).
         line: where the vertical line is.
     """
-    at = ticks(max([line, *(value for dots in rows.values() for _, value in dots)]))
+    at = ticks(0.0, max([line, *(value for dots in rows.values() for _, value in dots)]) or 1.0)
     drawn = [axis(len(rows), at), mark(len(rows), line, at)]
     for row, dots in enumerate(rows.values()):
         for name, value in dots:

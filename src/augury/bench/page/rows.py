@@ -1,4 +1,4 @@
-"""What all plots of a page have in common: frame, letters, colours, axes. Colours are those of ``plot``.
+"""What plots of rows have in common: their frame, their names, their axis.
 
 A plot is an ``<svg>`` element without JavaScript, fonts or links. Texts take the page's own colour; colours have one
 palette for light and one for dark pages, which the reader's ``prefers-color-scheme`` chooses.
@@ -6,10 +6,10 @@ palette for light and one for dark pages, which the reader's ``prefers-color-sch
 
 from __future__ import annotations
 
-import math
 import unicodedata
 from collections.abc import Sequence
-from html import escape
+
+from augury.bench.page.ink import palette, text
 
 WIDTH = 640
 """Pixels at natural size."""
@@ -23,15 +23,12 @@ ROW = 22
 LETTERS = 20
 """Letters of a name that fit beside a row; the whole name is said when it is pointed at."""
 
-_COLOURS = (("#0067a5", "#56b4e9"), ("#b85000", "#f0a04b"), ("#00785a", "#2cc79a"))  # light and dark
-_DARK = "".join(f".rows .c{i}{{color:{dark}}}" for i, (_, dark) in enumerate(_COLOURS))
 _STYLE = (
     ".rows{font:12px system-ui,sans-serif;max-width:100%;height:auto}.rows text{fill:currentColor}"
     ".rows .grid{stroke:currentColor;stroke-opacity:.18}.rows .mark{stroke:currentColor;stroke-dasharray:4 3}"
     ".rows .reach{stroke:currentColor;stroke-width:1.5;fill:none}.rows .fill{fill:currentColor}"
     ".rows .bar{fill:currentColor;fill-opacity:.75}.rows .open{fill:none;stroke:currentColor;stroke-width:1.5}"
-    f"{''.join(f'.rows .c{i}{{color:{light}}}' for i, (light, _) in enumerate(_COLOURS))}"
-    f"@media (prefers-color-scheme:dark){{{_DARK}}}"
+    f"{palette('rows')}"
 )
 
 
@@ -89,27 +86,6 @@ def mark(rows: int, x: float, ticks: Sequence[float]) -> str:
 def along(x: float, ticks: Sequence[float]) -> float:
     """Pixels from the left of a value on an axis that begins and ends with its ticks."""
     return LEFT + (x - ticks[0]) / (ticks[-1] - ticks[0]) * (WIDTH - LEFT - RIGHT)
-
-
-def ticks(high: float) -> list[float]:
-    """Round values from 0 to at or above ``high``: steps of 1, 2 or 5 times a power of ten.
-
-    Raises:
-        ValueError: ``high`` is not finite.
-    """
-    if not math.isfinite(high):
-        raise ValueError("every value of a plot must be finite")
-    high = high if high > 0.0 else 1.0
-    power = 10.0 ** math.floor(math.log10(high / 4))
-    step = next(m * power for m in (1, 2, 5, 10) if high / (m * power) <= 6)
-    return [i * step for i in range(math.ceil(high / step - 1e-9) + 1)]
-
-
-def text(words: str) -> str:
-    """Text as XML can hold it: control characters are no part of it, in no spelling."""
-    return escape(
-        "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs") or c in "\ufffe\uffff" else c for c in words)
-    )
 
 
 def _short(name: str) -> str:
