@@ -203,12 +203,11 @@ class Engine:
             raise InputError(f"{len(predictions)} predictions were given for {len(prompts)} prompts")
         if options.get("prediction") is not None:
             raise InputError("prediction is of all answers, and predictions of each: give one of them")
-        return self._run(
-            [
-                self._request(p, s, **{**options, "prediction": one})
-                for p, s, one in zip(prompts, samplings, predictions, strict=True)
-            ]
-        )
+        requests = []
+        for prompt, one, expected in zip(prompts, samplings, predictions, strict=True):
+            own: Options = {**options, "prediction": expected}
+            requests.append(self._request(prompt, one, **own))
+        return self._run(requests)
 
     def stream(
         self, prompt: Prompt, sampling: Sampling | None = None, **options: Unpack[Options]
