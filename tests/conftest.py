@@ -5,6 +5,16 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_tables(tmp_path_factory):
+    """What forwards cost is kept for this run of the tests alone."""
+    from augury.engine import kept
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept, "own_folder", lambda: tmp_path_factory.getbasetemp())
+        yield
+
+
 @pytest.fixture(scope="session")
 def loaded():
     """The embedded model with two drafters that copy, loaded once."""

@@ -1,5 +1,8 @@
+import io
+
 import pytest
 from made import answer, pair, step, together
+from rich.console import Console
 
 from augury.bench.document import Run
 from augury.bench.paired import Pair
@@ -36,6 +39,15 @@ def test_end_to_end_includes_the_prompt():
     row = summarise([pair("a", "qa", 0, 10.0, 5.0)]).overall
     assert row.speedup == pytest.approx(2.0)
     assert row.end_to_end == pytest.approx((40 + 6) / (20 + 6))
+
+
+@pytest.mark.parametrize("kind", ["[/x]", "[red]q", "[bold"])
+def test_a_kind_is_no_markup(kind):
+    table = by_kind("of [/none]", summarise([pair("a", kind, 0, 10.0, 5.0)]))
+    console = Console(width=400, file=io.StringIO())
+    console.print(table)
+    assert kind in console.file.getvalue()
+    assert "of [/none]" in console.file.getvalue()
 
 
 def test_the_worst_kind_and_the_interval():

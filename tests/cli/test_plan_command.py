@@ -270,7 +270,7 @@ def test_here_without_the_compiled_forward_says_what_else_to_give(monkeypatch):
         ([*SMALL, "--dtype", "float32"], "--dtype needs --measure: without it nothing is loaded"),
         ([*SMALL, "--json", "/no/x"], "--json /no/x: there is no directory /no"),
         ([*SMALL, "--html", "/no/x"], "--html /no/x: there is no directory /no"),
-        ([*SMALL, "--html", "/"], "--html / is a directory; name a file in it"),
+        ([*SMALL, "--html", "/"], "--html / is a directory; give a file in it"),
         ([*SMALL, "--measure"], "--measure times this machine, so --hardware has no place"),
         (["--measure", "--draft", "copy@0.5"], "--measure needs a model to load"),
         (["--measure", "--model", "x", "--draft", "8B@0.5"], "--draft 8B is known by its size only"),

@@ -11,6 +11,7 @@ from augury.engine import costs as measuring
 from augury.engine import kept
 from augury.engine.kept import kept_profile
 from augury.engine.tables import CostTable
+from augury.models.machine import Processor
 from augury.models.target import Rows, Target, TargetInfo
 from augury.tree import MAX_NODES
 
@@ -19,7 +20,7 @@ class Timed(Target):
     """Forwards that take what a function of their rows says, by a clock that only they move."""
 
     def __init__(self, ms, **about):
-        self.ms, self.now, self.forwards = ms, 0.0, 0
+        self.ms, self.now, self.forwards, self.held = ms, 0.0, 0, 0
         known = {
             "name": "timed", "family": "toy", "runner": "toy", "dtype": "float32", "vocab_size": 7, "context": 1024,
             "hidden_size": 1, "layers": 1, "parameters": 1, "weight_bytes": 4, "trees": True, "exact": True,
@@ -28,6 +29,7 @@ class Timed(Target):
         self.info = TargetInfo(**(known | about))
 
     def open(self):
+        self.held = 0
         return 0
 
     def release(self, slot):
@@ -40,23 +42,33 @@ class Timed(Target):
         pass
 
     def prefill(self, slot, tokens):
-        pass
+        self.held += len(tokens)
 
     def verify(self, slots, roots, trees):
         self.forwards += 1
-        self.now += self.ms(len(trees[0]) + 1) / 1e3
+        self.now += self.ms(len(trees[0]) + 1, self.held) / 1e3
         return Rows([np.zeros((len(trees[0]) + 1, 7), np.float32)])
 
     def commit(self, slots, paths):
         pass
 
 
-def flat(rows):
-    return 10.0 + 0.01 * rows
+def flat(rows, context=0):
+    return 10.0 + 0.01 * rows + 0.5 * rows * context / 1e3
 
 
-def steep(rows):
+def steep(rows, context=0):
     return 2.0 + 1.0 * rows
+
+
+def far(rows, context=0):
+    """As ``flat`` for few rows alone."""
+    return flat(rows, context) + max(0, rows - 30)
+
+
+def long(rows, context=0):
+    """As ``flat`` at short context alone."""
+    return flat(rows, context) + 3.0 * rows * context / 1e3
 
 
 @pytest.fixture
@@ -81,7 +93,7 @@ def test_a_second_load_takes_the_kept_table_after_a_few_forwards(load):
 @pytest.mark.parametrize("by", [0.4, 1.0, 2.5])
 def test_a_machine_that_is_slower_as_a_whole_has_the_table_at_its_pace(load, by):
     load(Timed(steep))
-    other = Timed(lambda rows: by * steep(rows))
+    other = Timed(lambda rows, context: by * steep(rows))
     assert load(other).costs.verify[1:] == pytest.approx([by * steep(r) for r in range(1, MAX_NODES + 2)], rel=0.02)
     assert other.forwards < 20
 
@@ -93,6 +105,13 @@ def test_a_table_of_another_shape_is_made_anew_and_kept(load):
     assert other.forwards > 40
     assert load(again).costs.verify[40] == pytest.approx(steep(40), rel=0.02)
     assert again.forwards < 20
+
+
+@pytest.mark.parametrize("before", [far, long])
+def test_a_table_from_a_bad_moment_is_not_kept_for_ever(load, before):
+    load(Timed(before))
+    assert load(Timed(flat)).costs.verify[MAX_NODES + 1] == pytest.approx(flat(MAX_NODES + 1), rel=0.05)
+    assert load(Timed(flat)).costs.attend == pytest.approx(0.5, rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +130,11 @@ def test_threads_and_processor_decide_the_file_too(load, tmp_path, monkeypatch):
     load(Timed(flat), threads=None)
     monkeypatch.setattr(kept, "usable_cores", lambda: 99)
     load(Timed(flat), threads=2)
-    assert len([*tmp_path.iterdir()]) == 3
+    monkeypatch.setattr(kept, "processor", lambda: Processor("another"))
+    load(Timed(flat), threads=2)
+    monkeypatch.setattr(kept, "_code", lambda: "later")
+    load(Timed(flat), threads=2)
+    assert len([*tmp_path.iterdir()]) == 5
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, '{"version": 99}', "\0"])

@@ -721,6 +721,30 @@ def test_fewer_bits_are_those_of_the_nearest_weights(name: str, bits: int, threa
     assert error(found, whole) > (4 if bits == 4 else 0.2) * TOLERANCE  # and they are fewer
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_linear_in_fewer_bits_is_whole_number_arithmetic(
+    name: str, bits: int, lanes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With layers that add nothing the head is left, whose input is known: no other rounding comes as near."""
+    monkeypatch.setattr(native, "_NEAR", -1.0)  # nothing is computed anew
+    c = dataclasses.replace(CONFIGS[name], logit_softcap=0.0)
+    w = random_weights(c)
+    for key, weight in w.items():
+        if key.endswith((".o", ".down", "o_bias", "down_bias")):
+            weight.zero_()
+    forward = NativeForward(c, w, 1, CAPACITY, lanes=lanes)
+    found = torch.from_numpy(forward.shorten(bits, range(c.layers))(chain(0, 0, np.array([7], np.int32))).copy())
+    hidden = bf16(torch.from_numpy(forward._hidden[:1, : c.hidden_size].copy()))
+    small = all_in_fewer_bits(c, w, bits)["head"].double()
+    whole = w["embed" if c.tied else "head"].double()
+    least = torch.cat([group.amin(1, keepdim=True).expand_as(group) for group in whole.split(32, 1)], 1)
+    bytes_ = in_bytes(hidden, most_of_bytes(bits, lanes))
+    assert error(found, bytes_ @ small.T) < 1e-5
+    assert error(found, hidden @ small.T) > 1e-3  # no rounding
+    assert error(found, bytes_ @ (small - least).T + hidden @ least.T) > 1e-3  # of one term alone
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_all_layers_in_all_bits_are_the_forward_itself(name: str, lanes: str) -> None:
     c = CONFIGS[name]

@@ -19,6 +19,9 @@ from augury.bench.together import Batch, Together, Wave, batches
 from augury.errors import InputError
 from augury.trace.figures import DrafterFigures, Figures
 
+_NEEDED = frozenset({"arguments", "target", "machine", "versions", "commit"})
+_OF_TARGET = frozenset({"name", "family", "parameters", "runner", "context"})
+
 
 @dataclass(frozen=True)
 class Run:
@@ -43,7 +46,7 @@ class Run:
 
     @cached_property
     def batches(self) -> list[Batch]:
-        """A row for each batch size; the first is that of the pairs. None when nothing was answered together."""
+        """A row for each batch size; the first is that of the pairs. Empty when nothing was answered together."""
         if not self.together:
             return []
         one, total = self.summary, self.summary.overall
@@ -122,8 +125,12 @@ def read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(text)
         # ``augury drafters --json`` keeps runs too, with other arguments, and what each drafter is to be relied on.
-        whole = isinstance(found, dict) and "drafters" not in found and all(run.summary for run in measured(found))
-        kept = whole and found["runs"] and {"arguments", "target", "machine", "versions", "commit"} <= found.keys()
+        whole = (
+            isinstance(found, dict)
+            and "drafters" not in found
+            and all((run.summary, run.batches) for run in measured(found))
+        )
+        kept = whole and found["runs"] and found.keys() >= _NEEDED and found["target"].keys() >= _OF_TARGET
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError, ArithmeticError):
         kept = False
     if not kept:

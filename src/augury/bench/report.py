@@ -41,7 +41,7 @@ class Row:
         worst: id of the prompt of least speed-up.
         worst_speedup: that speed-up.
         slower: share of prompts whose speed-up is below 0.95.
-        end_to_end: the same with everything included.
+        end_to_end: the speed-up with everything included.
         acceptance_length: tokens per step, bonus included.
         acceptance_rate: accepted / drafted, bonus excluded; None when nothing was drafted.
         draft, verify, rest: shares of the drafted steps' time; they add up to 1.
@@ -259,14 +259,15 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, 
     """A table: first column left, figures right; the last row may be set apart as the sum."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    table = Table(title=Text(title) if title else None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for index, column in enumerate(columns):
         table.add_column(column, justify="right" if index else "left", overflow="fold")
     for index, row in enumerate(rows):
         if last_is_sum and index == len(rows) - 1:
             table.add_section()
-        table.add_row(*row)
+        table.add_row(*(Text(cell) for cell in row))  # which a user's file may name: no markup
     return table
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 from typer import Option
 
 from augury.cli.flags import Guessing, Loading
-from augury.cli.terminal import DIFFERS, answering, note, show
+from augury.cli.terminal import DIFFERS, answering, check_output, note, show
 from augury.errors import InputError, first_line
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def bench(
     Exit code 0: all answers are equal where equality is promised. 1: some are not.
     """
     for flag, path in (("--json", json_out), ("--html", html)):
-        _check_output(flag, path)
+        check_output(flag, path)
     if kept is not None:
         _show_kept(context, kept, html, markdown)
         return
@@ -97,6 +96,10 @@ def bench(
     if sizes[-1] > len(prompts):
         raise InputError(f"--batch {sizes[-1]} needs as many prompts, and there are {len(prompts)}; give more prompts")
     runs: list[Run] = []
+    arguments = {
+        **asdict(loading), **asdict(guessing), "each": each, "file": file and str(file), "kinds": kinds, "limit": limit,
+        "max_tokens": max_tokens, "temperature": temperature, "seed": seed, "rounds": rounds, "batch": batch,
+    }  # fmt: skip
     target = loading.engine("none", guessing.acceptance, measure=False).target.info if each else None
     for number, drafters in enumerate(_sets(guessing, target)):
         with _memory(sizes[-1]):
@@ -105,20 +108,22 @@ def bench(
                 note(f"{len(prompts)} prompts on {engine.target.info.name}, {engine.target.info.runner}")
             for sampling in samplings:
                 runs.append(_measure(engine, drafters, prompts, sampling, sizes, max_tokens, rounds))
+                # Whatever becomes of the runs to come, what was measured is kept.
+                _keep(document(arguments, engine.target.info, runs), json_out, html)
                 _show_run(runs[-1], markdown)
     _show_all(runs, markdown)
-    if json_out is not None or html is not None:
-        arguments = {
-            **asdict(loading), **asdict(guessing), "each": each, "file": file and str(file), "kinds": kinds,
-            "limit": limit, "max_tokens": max_tokens, "temperature": temperature, "seed": seed, "rounds": rounds,
-            "batch": batch,
-        }  # fmt: skip
-        found = json.dumps(document(arguments, engine.target.info, runs), indent=1)
-        if json_out is not None:
-            json_out.write_text(found, "utf-8")
-        if html is not None:
-            _write_page(json.loads(found), html)
     _end(runs)
+
+
+def _keep(found: Mapping[str, Any], json_out: Path | None, html: Path | None) -> None:
+    """Write what was measured so far."""
+    if json_out is None and html is None:
+        return
+    text = json.dumps(found, indent=1)
+    if json_out is not None:
+        json_out.write_text(text, "utf-8")
+    if html is not None:
+        _write_page(json.loads(text), html)
 
 
 def _check(guessing: Guessing, each: bool) -> None:
@@ -127,18 +132,6 @@ def _check(guessing: Guessing, each: bool) -> None:
         raise InputError(f"--each takes every drafter, so --drafters {guessing.drafters} has no place; leave one out")
     if guessing.drafters == "none":
         raise InputError("without a drafter there is nothing to compare; name some with --drafters")
-
-
-def _check_output(flag: str, path: Path | None) -> None:
-    """Refuse a file that cannot be written, before an hour is spent on what is to be in it."""
-    if path is None:
-        return
-    if not path.parent.is_dir():
-        raise InputError(f"{flag} {path}: there is no directory {path.parent}")
-    if path.is_dir():
-        raise InputError(f"{flag} {path} is a directory; give a file in it")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError(f"{flag} {path} may not be written; give a file that may")
 
 
 def _sizes(text: str) -> list[int]:

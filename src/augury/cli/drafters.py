@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from augury.cli.flags import Loading
-from augury.cli.terminal import DIFFERS, REFUSED, answering, note, progress, show
+from augury.cli.terminal import DIFFERS, REFUSED, answering, check_output, note, progress, show
 from augury.drafters import DRAFTERS, brought, check, free, split
 from augury.errors import InputError, UnknownName
 
@@ -90,8 +90,7 @@ def drafters(
 
     Exit code 0: all answers are equal. 1: some are not. 2: no drafter could be made.
     """
-    if json_out is not None and not json_out.parent.is_dir():
-        raise InputError(f"--json {json_out}: there is no directory {json_out.parent}")
+    check_output("--json", json_out)
     if measure or file is not None:
         _check(trying, measure, file)
         _measured(loading, trying, file, markdown, json_out)

@@ -15,7 +15,7 @@ from typer import Option
 
 import augury
 from augury.cli.flags import Running
-from augury.cli.terminal import progress
+from augury.cli.terminal import check_output, progress
 from augury.drafters import DRAFTERS
 from augury.errors import InputError
 
@@ -50,8 +50,7 @@ def info(
     """Show the machine, the models, the drafters and the rules; with --model also what it runs like."""
     if costs is not None and model is None:
         raise InputError("--costs needs --model: without one nothing is measured")
-    if costs is not None and not costs.parent.is_dir():
-        raise InputError(f"--costs {costs}: there is no directory {costs.parent}")
+    check_output("--costs", costs)
     if model is None and (given := [name for name, value in asdict(running).items() if value is not None]):
         raise InputError(f"--{given[0].replace('_', '-')} needs --model: without one nothing is loaded")
     found: dict[str, Section] = {

@@ -13,7 +13,7 @@ from typer import Option
 
 from augury.bench.plan.hardware import PRESETS
 from augury.cli.flags import Running
-from augury.cli.terminal import progress, show
+from augury.cli.terminal import check_output, progress, show
 from augury.errors import InputError
 
 if TYPE_CHECKING:
@@ -152,10 +152,7 @@ def plan(
     from augury.bench.plan.measured import read_seen
 
     for flag, file in (("--json", json_out), ("--html", html)):
-        if file is not None and not file.parent.is_dir():
-            raise InputError(f"{flag} {file}: there is no directory {file.parent}")
-        if file is not None and file.is_dir():
-            raise InputError(f"{flag} {file} is a directory; name a file in it")
+        check_output(flag, file)
     drafts = [read_draft(one) for one in draft or []]
     _check(drafts, bench)
     batches = _batches(batch)
@@ -332,6 +329,7 @@ def _timed(
     with progress() as told:
         costs = profile(target, progress=(lambda share: told("measuring costs", share)) if told else None).costs
     guessers = [
-        Guesser(one.name, chances, draft_ms(one, target, context)) for one, chances in zip(drafts, rates, strict=True)
+        Guesser(one.name, chances, draft_ms(one, target, context, running.threads))
+        for one, chances in zip(drafts, rates, strict=True)
     ]
     return verify_ms(costs, context), guessers, f"{target.info.name}, {target.info.runner}, measured, context {context}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from augury.cli.terminal import answering, note, show
+from augury.cli.terminal import answering, check_output, note, show
 from augury.drafters import check as check_name
 from augury.drafters import split
 from augury.errors import InputError
@@ -76,8 +76,7 @@ def replay(
     ] = None,
 ) -> None:
     """Say what each drafter would have brought in recorded answers, and all of them together; no model is loaded."""
-    if json_out is not None and not json_out.parent.is_dir():
-        raise InputError(f"--json {json_out}: there is no directory {json_out.parent}")
+    check_output("--json", json_out)
     specs = _specs(replaying)
     from augury.bench.replay import report as replay_report
     from augury.bench.replay.recordings import read

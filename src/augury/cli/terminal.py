@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from augury.errors import AuguryError
+from augury.errors import AuguryError, InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -84,6 +85,18 @@ def progress() -> Iterator[Progress | None]:
         yield lambda what, share: bar.update(task, description=what, completed=share)
 
 
+def check_output(flag: str, path: Path | None) -> None:
+    """Refuse a file that cannot be written, before an hour is spent on what is to be in it."""
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise InputError(f"{flag} {path}: there is no directory {path.parent}")
+    if path.is_dir():
+        raise InputError(f"{flag} {path} is a directory; give a file in it")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InputError(f"{flag} {path} may not be written; give a file that may")
+
+
 @contextmanager
 def answering(what: str, answers: int) -> Iterator[Answered | None]:
     """A bar with the time left while prompts are answered, on stderr; nothing when that is no terminal."""
@@ -94,7 +107,7 @@ def answering(what: str, answers: int) -> Iterator[Answered | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
     with Bar(*columns, console=console, transient=True, speed_estimate_period=_REMEMBERED) as bar:
         task = bar.add_task(what, total=answers)

@@ -35,7 +35,7 @@ def train(
     single: Annotated[
         int,
         Option(help="Passes that teach an eagle its first guess alone.", min=0, rich_help_panel="Head"),
-    ] = 4,
+    ] = 6,
     passes: Annotated[int, Option(help="Passes over all steps, after those.", min=1, rich_help_panel="Head")] = 1,
     steps: Annotated[
         int, Option(help="Of its own that an eagle learns on; places that others guess.", rich_help_panel="Head")

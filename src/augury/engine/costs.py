@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from augury.budget import Costs
 from augury.models.target import Target
@@ -28,7 +29,7 @@ class Meter:
 
     @staticmethod
     def of(costs: Costs) -> Meter:
-        """Begin with a table."""
+        """Begin with the forwards of a table; what surrounds them is learnt from steps."""
         rows = tuple(r for r in _GRID if r < len(costs.verify))
         return Meter(rows, costs.verify[list(rows)], costs.attend)
 
@@ -88,12 +89,12 @@ def profile(target: Target, *, repeats: int = 2, progress: Callable[[float], Non
     return Meter(tuple(grid), times, attend)
 
 
-def timed(target: Target, sizes: Sequence[int], repeats: int = 2) -> list[float]:
-    """Milliseconds of forwards of so many rows each behind a single token, the fastest of ``repeats``."""
+def timed(target: Target, sizes: Sequence[int], context: int, repeats: int = 2) -> npt.NDArray[np.float64]:
+    """Milliseconds of forwards of so many rows each behind ``context`` tokens, the fastest of ``repeats``."""
     slot = target.open()
     try:
-        target.prefill(slot, np.zeros(1, np.int32))
-        return [min(_time(target, slot, rows) for _ in range(repeats)) for rows in sizes]
+        target.prefill(slot, np.random.default_rng(0).integers(0, target.info.vocab_size, context, dtype=np.int32))
+        return np.array([min(_time(target, slot, rows) for _ in range(repeats)) for rows in sizes])
     finally:
         target.release(slot)
 

@@ -1,29 +1,35 @@
 """A profile that is kept: what a machine's forwards cost is measured once, and checked in a few of them afterwards.
 
-The file is named by all that decides the times: the weights, what runs them, the machine, the threads. What changes
-from hour to hour is how fast the whole machine is. So a kept table is tried at a few sizes, and where these are all off
-by one factor, so is the table; where they are not, the machine is no longer what it was, and the table is made anew.
+The file is named by what decides the times: the weights, the code that runs them, the machine, the threads. What
+changes from hour to hour is how fast the whole machine is. So a kept table is tried at a few sizes and some context,
+and where these are all off by one factor, so is the table; where they are not, the machine is no longer what it was, or
+was not itself when the table was made, and the table is made anew.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-import math
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from augury import models
+from augury.budget import Costs
 from augury.engine.costs import Meter, profile, timed
 from augury.engine.tables import VERSION, CostTable
 from augury.errors import InputError
 from augury.models.machine import own_folder, processor, usable_cores
 from augury.models.target import Target, TargetInfo
+from augury.tree import MAX_NODES
 
-_TRIED = (1, 8, 24)
-_APART = 1.15  # how far the factors of the sizes tried may lie apart
+_TRIED = (1, 8, 24, MAX_NODES + 1)
+_CONTEXT = 256  # tokens behind which they are tried
+_APART = 1.2  # how far the factors of the sizes tried may lie apart
 
 
 def kept_profile(
@@ -54,15 +60,26 @@ def kept_profile(
 
 
 def _about(info: TargetInfo, threads: int | None) -> dict[str, object]:
-    device = ""
+    devices = []
     if "cuda" in info.runner:
         import torch
 
-        device = torch.cuda.get_device_name()
+        devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "weights": info.digest, "bytes": info.weight_bytes, "runner": info.runner, "dtype": info.dtype,
-        "context": info.context, "threads": threads, "cpu": processor().name, "cores": usable_cores(), "device": device,
+        "context": info.context, "threads": threads, "cpu": processor().name, "cores": usable_cores(),
+        "devices": devices, "code": _code(),
     }  # fmt: skip
+
+
+@functools.cache
+def _code() -> str:
+    """Of what computes a forward: its sources."""
+    found = hashlib.sha256()
+    for path in sorted(Path(models.__file__).parent.iterdir()):
+        if path.suffix in (".py", ".c", ".h"):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def _key(info: TargetInfo, threads: int | None) -> str:
@@ -92,9 +109,10 @@ def _write(table: CostTable, path: Path) -> None:
 def _still(table: CostTable, target: Target) -> Meter | None:
     """The kept times, by as much longer or shorter as forwards take now; None where that is no one factor."""
     costs = table.costs
-    sizes = [rows for rows in _TRIED if rows < min(len(costs.verify), target.info.context)]
-    factors = [ms / float(costs.verify[rows]) for rows, ms in zip(sizes, timed(target, sizes), strict=True)]
-    if max(factors) > _APART * min(factors):
+    context = min(_CONTEXT, target.info.context // 2)
+    rows = np.array([r for r in _TRIED if r < len(costs.verify) and r <= target.info.context - context])
+    factors = timed(target, rows.tolist(), context) / (costs.step(rows, rows * float(context)) - costs.rest)
+    if factors.max() > _APART * factors.min():
         return None
-    by = math.exp(sum(map(math.log, factors)) / len(factors))
-    return Meter.of(replace(costs, verify=by * costs.verify, attend=by * costs.attend, rest=0.0))
+    by = float(np.exp(np.log(factors).mean()))
+    return Meter.of(Costs(by * costs.verify, by * costs.attend, 0.0))

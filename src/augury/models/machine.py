@@ -46,5 +46,7 @@ def own_folder() -> Path | None:
         status = folder.lstat()
     except (OSError, RuntimeError):
         return None
+    if not hasattr(os, "getuid"):
+        return None
     mine = status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK)
     return folder if mine and not folder.is_symlink() else None

@@ -658,6 +658,8 @@ class NativeForward:
         c = self.config
         if c.tied:
             return self.embed[torch.from_numpy(ids).long()]
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < c.vocab_size:
+            raise IndexError(f"ids {int(ids.min())}..{int(ids.max())} are not all of the {c.vocab_size} tokens")
         block, at = ids // _BLOCK, ids % _BLOCK  # lines of a block are in pair order
         rows = np.empty((len(ids), c.hidden_size), np.uint16)
         first = 0

@@ -103,7 +103,9 @@ def read_draft(text: str) -> Draft:
         InputError: a part of it says nothing that is possible.
         UnknownName: there is no such kind, precision or model.
     """
-    name, at, chances = text.strip().partition("@")
+    name, at, chances = text.strip().rpartition("@")
+    if not at or _stands_for_files(text.strip()):  # a path may have an @ of its own
+        name, at, chances = text.strip(), "", ""
     own = acceptances(chances, f"--draft {text}") if at else None
     kind, _, rest = name.partition(":")
     if kind == "copy":
@@ -163,4 +165,5 @@ def _ms(text: str, name: str) -> float:
 def _stands_for_files(text: str) -> bool:
     from augury.models.load import EMBEDDED
 
-    return text in EMBEDDED or (text != "" and Path(text).exists())
+    # A directory that is named as a size would change what the size means: it needs a "./" in front.
+    return text in EMBEDDED or (("/" in text or text.endswith(".gguf")) and Path(text).exists())

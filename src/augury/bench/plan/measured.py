@@ -34,20 +34,21 @@ def verify_ms(costs: Costs, context: int) -> Verify:
     return verify
 
 
-def draft_ms(draft: Draft, target: Target, context: int) -> Callable[[int, int], float]:
+def draft_ms(draft: Draft, target: Target, context: int, threads: int | None = None) -> Callable[[int, int], float]:
     """(batch, length) -> milliseconds of its guesses. Drafters here guess for one request after the other.
 
     Args:
         draft: ``self``, a model whose files are here, or ``copy``.
         target: loaded; has a free slot.
         context: tokens that each request holds.
+        threads: that a draft model runs with, as the target's in use.
 
     Raises:
         InputError: it is known by its size only, or the target or its model cannot be had in these bits.
     """
     if draft.kind == "copy":
         return lambda _batch, _length: draft.ms
-    one = _self_ms(draft, target, context) if draft.kind == "self" else _model_ms(draft, context)
+    one = _self_ms(draft, target, context) if draft.kind == "self" else _model_ms(draft, context, threads)
     return lambda batch, length: batch * length * one
 
 
@@ -81,13 +82,13 @@ def _self_ms(draft: Draft, target: Target, context: int) -> float:
     return 1e3 * min(times)
 
 
-def _model_ms(draft: Draft, context: int) -> float:
+def _model_ms(draft: Draft, context: int, threads: int | None) -> float:
     """A forward of one row of a draft model."""
-    from augury.engine.costs import profile
+    from augury.engine.costs import timed
     from augury.models.load import load_target
 
-    loaded = load_target(draft.model, max_num_seqs=1)
-    return verify_ms(profile(loaded.target).costs, context)(1, 1)
+    loaded = load_target(draft.model, max_num_seqs=1, threads=threads)
+    return float(timed(loaded.target, [1], min(context, loaded.target.info.context - 1), _TRIES)[0])
 
 
 @dataclass(frozen=True)
