@@ -1,4 +1,4 @@
-"""Prompts made to be guessed badly: random text, in which no word occurs twice that could be copied.
+"""Prompts made to be guessed badly: random text, in which no word of a list occurs twice, so that little can be copied.
 
 They are made when asked for, the same on every machine, and belong to a kind of their own that is measured only where
 it is named: a mean over text that people write should not be a mean over noise, and who doubts the mean should see the
