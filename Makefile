@@ -4,7 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PROMPT ?= List the planets of the solar system, then list them again in reverse order.
 
-.PHONY: demo test lint slow check size clean
+PEERS := .peers
+WORKERS := src/augury/bench/workers
+
+.PHONY: demo test lint slow check peers size clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3 $(MAKECMDGOALS)"; exit 1; }
@@ -32,6 +35,23 @@ lint: $(VENV)/ready
 	$(BIN)/lint-imports
 
 check: lint test
+
+# Other engines, each in an environment of its own; PEER_OPTIONS="--json FILE --limit 3" goes to the comparison.
+peers: $(VENV)/ready
+	@for name in openvino vllm llamacpp; do \
+		$(MAKE) --no-print-directory $(PEERS)/$$name/ready || echo "$$name could not be installed; the others go on"; \
+	done
+	$(BIN)/python -m augury.bench.peers --environments $(PEERS) $(PEER_OPTIONS)
+
+# --no-deps: the lists are complete, and what is not in them (torchvision and the like) has no build that fits this torch.
+# llama.cpp is compiled, which takes ten minutes or more. Suffix decoding in vLLM needs a package whose build would fetch
+# an older torch of its own.
+$(PEERS)/%/ready: $(WORKERS)/%.txt
+	$(PYTHON) -m venv $(PEERS)/$*
+	$(PEERS)/$*/bin/pip install -q --disable-pip-version-check --no-deps -r $<
+	if [ $* = vllm ]; then $(PEERS)/$*/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation \
+		arctic-inference==0.1.1 || echo "arctic-inference could not be built: vLLM goes without suffix decoding"; fi
+	@touch $@
 
 size:
 	@for room in src/augury src/augury/*/; do printf '%6d  %s\n' $$(cat $$room/*.py $$room/*.c 2>/dev/null | wc -l) $$room; done

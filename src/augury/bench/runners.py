@@ -1,29 +1,38 @@
-"""Runners of the same model side by side: ours, transformers and OpenVINO behind one interface."""
+"""Engines that run the same model side by side: ours in this process, each other one in a process of its own."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
+import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
-from augury.bench.openvino_worker import LOOKUP_TOKENS
-from augury.errors import InputError, ModelError
+import augury
+from augury.errors import ModelError
 from augury.tree import IntArray
 
 if TYPE_CHECKING:
     from augury.engine.engine import Engine
 
-_WORKER = Path(__file__).with_name("openvino_worker.py")
+WORKER = Path(__file__).parent / "workers" / "worker.py"
+
+START_SECONDS, ANSWER_SECONDS = 1800.0, 600.0
+"""A peer that needs longer is given up. Starting may include converting the model and compiling it."""
 
 Stamps = Sequence[tuple[float, int]]
 """(milliseconds, tokens so far) for every piece of an answer."""
+
+
+class PeerFailed(ModelError):
+    """A peer did not start, or does not answer; says why."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +50,48 @@ class Timed:
     @property
     def token_ms(self) -> float | None:
         """Milliseconds a token between the first piece and the last; None for an answer of one piece."""
+        if not self.stamps:
+            return None
         (begin, had), (end, have) = self.stamps[0], self.stamps[-1]
         return (end - begin) / (have - had) if have > had else None
 
 
-class Peer(Protocol):
-    """Something that answers greedily."""
+@dataclass(frozen=True)
+class Setup:
+    """How a peer is run.
+
+    Attributes:
+        name: of the row in the table.
+        engine: ``augury``, or the name of a file of ``workers``; another than transformers has an environment so named.
+        settings: what was chosen for it, in its own words.
+        same_weights: whether it computes with the weights of ours, value for value, in bf16.
+        options: of its ``start``.
+    """
 
     name: str
+    engine: str
+    settings: str
+    same_weights: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Peer(Protocol):
+    """Something that answers greedily.
+
+    Attributes:
+        setup: how it is run.
+        versions: of the packages that answer.
+    """
+
+    setup: Setup
+    versions: Mapping[str, str]
 
     def answer(self, prompt: IntArray, max_tokens: int, eos: Sequence[int]) -> Timed:
-        """Answer i32[m] token ids."""
+        """Answer i32[m] token ids.
+
+        Raises:
+            PeerFailed: it cannot.
+        """
         ...
 
 
@@ -59,7 +99,10 @@ class Ours:
     """Augury itself, plain or drafted."""
 
     def __init__(self, engine: Engine, draft: bool) -> None:
-        self.name = "augury drafted" if draft else "augury plain"
+        drafters = ", ".join(name for name, _ in engine.parts.drafters)
+        settings = f"drafters {drafters}" if draft else "draft=False"
+        self.setup = Setup(f"augury {'drafted' if draft else 'plain'}", "augury", settings)
+        self.versions: Mapping[str, str] = {"augury": augury.__version__}
         self._engine = engine
         self._draft = draft
 
@@ -74,129 +117,108 @@ class Ours:
         return Timed(tuple(tokens), stamps)
 
 
-class Transformers:
-    """``generate`` of transformers, as it comes: eager mode, bf16."""
+class Worker:
+    """An engine in a process of its own; see ``workers/worker.py`` for what is said between the two.
 
-    def __init__(self, model: Any, lookup: bool) -> None:
-        self.name = f"transformers bf16{' + prompt lookup' if lookup else ''}"
-        self._model = model
-        self._options = {"prompt_lookup_num_tokens": LOOKUP_TOKENS} if lookup else {}
+    The process, with all that it started, is stopped between its turns: threads that spin while they wait, as those
+    of some engines do, would take from who answers then.
 
-    def answer(self, prompt: IntArray, max_tokens: int, eos: Sequence[int]) -> Timed:
-        """See ``Peer``."""
-        import torch
+    Raises:
+        PeerFailed: it does not start; says why.
+    """
 
-        clock = _Streamer()
-        ids = torch.from_numpy(prompt.astype(np.int64))[None]
-        with torch.inference_mode():
-            self._model.generate(
-                ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_tokens,
-                eos_token_id=list(eos), pad_token_id=eos[0], streamer=clock, **self._options,
-            )  # fmt: skip
-        return Timed(tuple(clock.tokens), clock.stamps)
-
-
-class _Streamer:
-    """What ``generate`` hands tokens to; the first it hands is the prompt."""
-
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.stamps: list[tuple[float, int]] = []
-        self._prompt = True
-
-    def put(self, value: Any) -> None:
-        if self._prompt:
-            self._prompt = False
-            return
-        self.tokens += value.flatten().tolist()
-        self.stamps.append((1e3 * time.perf_counter(), len(self.tokens)))
-
-    def end(self) -> None:
-        pass
-
-
-class OpenVino:
-    """OpenVINO GenAI in a process of its own; see ``openvino_worker.py``."""
-
-    def __init__(self, process: subprocess.Popen[str], lookup: bool) -> None:
+    def __init__(self, setup: Setup, process: subprocess.Popen[str], log: IO[str]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
+        self.setup = setup
+        self._process = process
         self._to: IO[str] = process.stdin
         self._from: IO[str] = process.stdout
-        self.name = f"{self._next()['name']} bf16{' + prompt lookup' if lookup else ''}"
+        self._log = log
+        versions = self._next(START_SECONDS).get("versions")
+        if not isinstance(versions, dict):
+            raise PeerFailed("it did not begin with its versions")
+        self.versions: Mapping[str, str] = versions
+        self._signal(signal.SIGSTOP)
 
     def answer(self, prompt: IntArray, max_tokens: int, eos: Sequence[int]) -> Timed:
         """See ``Peer``."""
         request = {"prompt": prompt.tolist(), "max_tokens": max_tokens, "eos": list(eos)}
-        self._to.write(json.dumps(request) + "\n")
-        self._to.flush()
-        got = self._next()
-        return Timed(tuple(got["tokens"]), [(ms, count) for ms, count in got["stamps"]])
+        self._signal(signal.SIGCONT)
+        try:
+            self._to.write(json.dumps(request) + "\n")
+            self._to.flush()
+            got = self._next(ANSWER_SECONDS)
+        except OSError:
+            raise PeerFailed(f"its process ended: {self._last_words()}") from None
+        finally:
+            self._signal(signal.SIGSTOP)
+        try:
+            timed = Timed(tuple(got["tokens"]), [(float(ms), int(count)) for ms, count in got["stamps"]])
+        except (KeyError, TypeError, ValueError):
+            raise PeerFailed("what it sent is no answer") from None
+        if not timed.stamps:
+            raise PeerFailed("it answered without a token")
+        return timed
 
-    def _next(self) -> Any:
+    def _next(self, seconds: float) -> dict[str, Any]:
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            self._signal(signal.SIGKILL)
+
+        timer = threading.Timer(seconds, give_up)
+        timer.start()
         line = self._from.readline()
+        timer.cancel()
+        if late.is_set():
+            raise PeerFailed(f"nothing came for {seconds:g} seconds")
         if not line:
-            raise ModelError("the OpenVINO process ended; run openvino_worker.py by hand to see why")
-        return json.loads(line)
+            raise PeerFailed(f"its process ended: {self._last_words()}")
+        try:
+            got = json.loads(line)
+        except ValueError:
+            got = None
+        if not isinstance(got, dict):
+            raise PeerFailed(f"what it sent is no JSON object: {line.strip()[:80]!r}")
+        if "error" in got:
+            raise PeerFailed(str(got["error"]))
+        return got
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def _last_words(self) -> str:
+        """The last line it wrote to stderr."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)  # what it says last may come after its output has ended
+        self._log.seek(0)
+        lines = self._log.read().split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
 
 @contextmanager
-def openvino(python: Path, directory: Path, threads: int, lookup: bool) -> Iterator[OpenVino]:
-    """A running OpenVINO peer for a converted model."""
-    command = [str(python), "-I", str(_WORKER), "serve", str(directory), str(threads), str(int(lookup))]
-    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nothing, text=True)
-    try:
-        yield OpenVino(process, lookup)
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def transformers_model(model: str) -> Any:
-    """The model's weights, as our loader dequantises them, in a bf16 model of transformers.
+def running(setup: Setup, python: Path, threads: int) -> Iterator[Worker]:
+    """A peer whose process ends with the context, and all that it started with it.
 
     Raises:
-        InputError: a GGUF file that is not of the Llama family.
+        PeerFailed: it does not start; says why.
     """
-    import torch
-    from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
-
-    if Path(model).is_dir():
-        return AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).eval()
-    from augury.models.families import block_config
-    from augury.models.gguf_file import gguf_config, gguf_weights
-    from augury.models.load import open_gguf
-
-    file = open_gguf(model)
-    stored = gguf_config(file)
-    if stored.pop("model_type") != "llama":
-        raise InputError(f"{model} is a GGUF of {file.architecture}; peers are compared on llama, or on a directory")
-    config = block_config({"model_type": "llama", **stored}, None)
-    weights = gguf_weights(config, file)
-    q, kv = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    state = {"model.embed_tokens.weight": weights["embed"], "model.norm.weight": weights["final_norm"]}
-    state["lm_head.weight"] = weights["embed" if config.tied else "head"]
-    for i in range(config.layers):
-        ours, theirs = f"layers.{i}.", f"model.layers.{i}."
-        parts = zip(("q", "k", "v"), torch.split(weights[ours + "qkv"], [q, kv, kv]), strict=True)
-        halves = zip(("gate", "up"), weights[ours + "gate_up"].chunk(2), strict=True)
-        state |= {f"{theirs}self_attn.{name}_proj.weight": w for name, w in parts}
-        state |= {f"{theirs}mlp.{name}_proj.weight": w for name, w in halves}
-        state[theirs + "self_attn.o_proj.weight"] = weights[ours + "o"]
-        state[theirs + "mlp.down_proj.weight"] = weights[ours + "down"]
-        state[theirs + "input_layernorm.weight"] = weights[ours + "attn_norm"]
-        state[theirs + "post_attention_layernorm.weight"] = weights[ours + "mlp_norm"]
-    built = LlamaForCausalLM(LlamaConfig(**stored, bos_token_id=None, eos_token_id=None)).to(torch.bfloat16)
-    built.load_state_dict(state)
-    return built.eval()
-
-
-def converted(python: Path, model: Any, directory: Path) -> Path:
-    """Save a model of transformers, and let the other Python write it as OpenVINO's; gives where."""
-    model.save_pretrained(directory / "model")
-    command = [str(python), "-I", str(_WORKER), "convert", str(directory / "model"), str(directory / "openvino")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ModelError(f"{python} could not convert the model: {done.stderr.strip().splitlines()[-1]}")
-    return directory / "openvino"
+    command = [str(python), "-I", str(WORKER), setup.engine, json.dumps(setup.options)]
+    surroundings = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    pipe = subprocess.PIPE
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+        try:
+            process = subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=surroundings, start_new_session=True
+            )
+        except OSError as error:
+            raise PeerFailed(f"{python} cannot be run: {error.strerror}") from None
+        try:
+            yield Worker(setup, process, log)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()

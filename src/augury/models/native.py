@@ -457,6 +457,7 @@ class NativeForward:
         m.weights, m.bits = self._weights.addresses.ctypes.data, 16
         self._low = {16: self._weights}
         self.embed = weights["embed"].to(torch.bfloat16).contiguous()
+        self._embed_bits = self.embed.view(torch.int16).numpy().view(np.uint16)
         m.embed = self.embed.data_ptr()
         self.final_norm = weights["final_norm"].float()
         m.final_norm = self._floats(self.final_norm, m.width)
@@ -629,10 +630,13 @@ class NativeForward:
         near = np.flatnonzero(logits >= logits.max() - _NEAR).astype(np.int32)
         if len(near) > _NEAREST:
             near = near[np.argpartition(-logits[near], _NEAREST)[:_NEAREST]]
-        exact = self.words(near).float() @ torch.from_numpy(hidden).bfloat16().float()
+        # In numpy: each call of torch costs more than this arithmetic.
+        bits = hidden.view(np.uint32)
+        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)  # to the nearest bfloat16
+        exact = (self._words(near).astype(np.uint32) << 16).view(np.float32) @ rounded.view(np.float32)
         if cap := self.config.logit_softcap:
-            exact = cap * torch.tanh(exact / cap)
-        logits[near] = exact.numpy()
+            exact = cap * np.tanh(exact / cap)
+        logits[near] = exact
 
     def tap(self, layers: Sequence[int]) -> None:
         """See ``Taps``."""
@@ -655,9 +659,13 @@ class NativeForward:
 
     def words(self, ids: npt.NDArray[np.int32]) -> torch.Tensor:
         """See ``Rides``."""
+        return torch.from_numpy(self._words(ids).view(np.int16)).view(torch.bfloat16)
+
+    def _words(self, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.uint16]:
+        """Their bits, [n, d]."""
         c = self.config
         if c.tied:
-            return self.embed[torch.from_numpy(ids).long()]
+            return np.asarray(self._embed_bits[ids])
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < c.vocab_size:
             raise IndexError(f"ids {int(ids.min())}..{int(ids.max())} are not all of the {c.vocab_size} tokens")
         block, at = ids // _BLOCK, ids % _BLOCK  # lines of a block are in pair order
@@ -668,7 +676,7 @@ class NativeForward:
             here = (block >= first) & (block < first + len(blocks))
             rows[here] = blocks[block[here] - first, : c.hidden_size, (at % _LANES * 2 + at // _LANES)[here]]
             first += len(blocks)
-        return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16)
+        return rows
 
     def attach(self, config: BlockConfig, weights: Mapping[str, torch.Tensor]) -> Ride:
         """See ``Rides``."""
