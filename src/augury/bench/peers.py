@@ -307,7 +307,7 @@ def _print(
     for same, heading in ((True, "the same bf16 weights"), (False, "other precision")):
         group = [row for row in rows if row.setup.same_weights == same]
         if group:
-            cells += [[f"[bold]{heading}[/bold]", *[""] * (len(columns) - 1)], *map(_cells, group)]
+            cells += [[heading, *[""] * (len(columns) - 1)], *map(_cells, group)]
     console.print(table(title, columns, cells))
     if comparable:
         best = min(comparable, key=lambda row: row.token_ms)
