@@ -28,14 +28,6 @@ def run(*args, code=0):
 
 
 @pytest.fixture
-def nothing_loaded(monkeypatch):
-    def load(*args, **options):
-        raise AssertionError("something was loaded")
-
-    monkeypatch.setattr(augury, "load", load)
-
-
-@pytest.fixture
 def loads(monkeypatch):
     """Calls of ``augury.load``, which gives a toy."""
     calls = []

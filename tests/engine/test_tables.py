@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 
+from augury.bench.replay.recorded import Fixed
 from augury.budget import Costs
 from augury.conformance.toys import ToyTarget
 from augury.engine.costs import Meter
 from augury.engine.engine import Engine
-from augury.engine.tables import MAX_ROWS, VERSION, CostTable, Fixed
+from augury.engine.tables import MAX_ROWS, VERSION, CostTable
 from augury.errors import InputError
 
 TABLE = CostTable(Costs(np.array([0.0, 10.0, 10.5, 1 / 3 + 11.0]), 0.125, 0.7), {"model": "toy", "threads": 2})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from augury.cli.flags import Loading
+from augury.cli.flags import Loading, Only
 from augury.cli.terminal import DIFFERS, REFUSED, answering, check_output, note, progress, show
 from augury.drafters import DRAFTERS, brought, check, free, split
 from augury.errors import InputError, UnknownName
@@ -36,9 +36,7 @@ class Trying:
             rich_help_panel="Drafting",
         ),
     ] = ""
-    only: Annotated[
-        bool, Option("--only", help="Those of --drafters alone, not all that need nothing.", rich_help_panel="Drafting")
-    ] = False
+    only: Only = False
     by: Annotated[
         str | None,
         Option(

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from augury.sampling import Sampling
     from augury.tree import IntArray
 
+Only = Annotated[
+    bool, Option("--only", help="Those of --drafters alone, not all that need nothing.", rich_help_panel="Drafting")
+]
+"""Of verbs that try every drafter alone."""
+
 
 def spread(verb: Callable[..., None]) -> Callable[..., None]:
     """The verb, with every parameter that is a group replaced by one keyword parameter for each of its fields."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
+from augury.cli.flags import Only
 from augury.cli.terminal import answering, check_output, note, show
 from augury.drafters import check as check_name
 from augury.drafters import split
@@ -54,9 +55,7 @@ class Replaying:
             rich_help_panel="Drafting",
         ),
     ] = ""
-    only: Annotated[
-        bool, Option("--only", help="Those of --drafters alone, not all that need nothing.", rich_help_panel="Drafting")
-    ] = False
+    only: Only = False
     costs: Annotated[
         Path | None,
         Option(

@@ -48,14 +48,15 @@ def kept_profile(
         progress: told the share done.
     """
     folder = folder or own_folder()
-    path = folder / f"costs-{_key(target.info, threads)}.json" if folder and target.info.digest else None
+    about = _about(target.info, threads)
+    path = folder / f"costs-{_key(about)}.json" if folder and target.info.digest else None
     if path is not None and (table := _read(path)) is not None and (meter := _still(table, target)) is not None:
         if progress:
             progress(1.0)
         return meter
     meter = profile(target, progress=progress)
     if path is not None:
-        _write(CostTable(meter.costs, {"model": target.info.name, **_about(target.info, threads)}), path)
+        _write(CostTable(meter.costs, {"model": target.info.name, **about}), path)
     return meter
 
 
@@ -82,8 +83,8 @@ def _code() -> str:
     return found.hexdigest()[:16]
 
 
-def _key(info: TargetInfo, threads: int | None) -> str:
-    text = json.dumps([VERSION, _about(info, threads)], sort_keys=True)
+def _key(about: dict[str, object]) -> str:
+    text = json.dumps([VERSION, about], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

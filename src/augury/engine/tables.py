@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from augury.budget import Costs
-from augury.engine.costs import Meter
 from augury.errors import InputError, first_line, shown
 
 VERSION = 1
@@ -89,16 +88,6 @@ class CostTable:
     def write(self, path: Path) -> None:
         """To a file, whatever is there."""
         path.write_text(json.dumps(self.document(), indent=1) + "\n", "utf-8")
-
-
-class Fixed(Meter):
-    """A meter that stands still: nothing is learnt from the times of steps whose forwards are not real."""
-
-    def __init__(self, costs: Costs) -> None:
-        self.costs = costs
-
-    def served(self, rows: int, read: float, verify_ms: float, rest_ms: float) -> None:
-        """Learn nothing."""
 
 
 def _time(name: str, value: object) -> float:

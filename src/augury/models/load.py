@@ -386,7 +386,7 @@ def _directory(path: Path) -> _Files:
     from augury.models.weights import huggingface_weights, safetensors_files
 
     path = path.resolve()  # "." has no name
-    config = _json(path / "config.json", needed=True)
+    config = json_object(path / "config.json", needed=True)
     safetensors_files(path)  # refuses pickles before anything else is read
     if not (path / "tokenizer.json").is_file():
         raise ModelError(f"{path.name} has no tokenizer.json; save the tokenizer in the fast format beside the weights")
@@ -402,16 +402,16 @@ def _directory(path: Path) -> _Files:
 def _wording(path: Path) -> Wording:
     """What a directory says of text; only ``tokenizer.json`` must be there."""
     tokenizer = tokenizer_from_file(path / "tokenizer.json")
-    config = _json(path / "config.json")
+    config = json_object(path / "config.json")
     inner = config.get("text_config")
     ends: set[int] = set()
     for name, source in (
         ("config.json", config),
         ("config.json", inner if isinstance(inner, dict) else {}),
-        ("generation_config.json", _json(path / "generation_config.json")),
+        ("generation_config.json", json_object(path / "generation_config.json")),
     ):
         ends |= _ids(source.get("eos_token_id"), name, "eos_token_id", several=True)
-    settings = _json(path / "tokenizer_config.json")
+    settings = json_object(path / "tokenizer_config.json")
     variables = _token_texts(settings)
     end = tokenizer.id(variables["eos_token"]) if "eos_token" in variables else None
     template = _template_source(path, settings)
@@ -454,7 +454,12 @@ def _token_texts(settings: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _json(path: Path, needed: bool = False) -> dict[str, Any]:
+def json_object(path: Path, needed: bool = False) -> dict[str, Any]:
+    """What a file of a model's directory holds; nothing where it is neither there nor ``needed``.
+
+    Raises:
+        ModelError: it is no JSON object, or needed and not there.
+    """
     if not path.is_file():
         if needed:
             raise ModelError(

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from corpus import Letters
 
-from augury.bench.replay.recorded import Recorded
+from augury.bench.replay.recorded import Fixed, Recorded
 from augury.bench.replay.recordings import read
 from augury.bench.replay.replay import replay
 from augury.budget import Costs
 from augury.conformance.toys import ToyTarget
 from augury.drafters import free, make, unreplayable
 from augury.engine.engine import Engine
-from augury.engine.tables import Fixed
 from augury.errors import AuguryError, InputError
 from augury.models.load import Wording
 from augury.sampling import Sampling

@@ -12,7 +12,7 @@ from augury.bench.plan.drafts import Draft
 from augury.bench.plan.gain import Guesser, Outlook, best_length, predicted
 from augury.bench.plan.measured import Seen
 from augury.bench.plan.roofline import PRECISIONS, Hardware, Shape, forward, free_rows, held
-from augury.bench.report import table
+from augury.bench.report import cells, table
 from augury.errors import InputError
 
 if TYPE_CHECKING:
@@ -243,10 +243,8 @@ def _points(curve: Sequence[float]) -> list[tuple[float, float]]:
 
 def _html(shown: Table) -> str:
     """A rich table as HTML."""
-    heads = "".join(f'<th scope="col">{escape(str(c.header))}</th>' for c in shown.columns)
-    cells = [list(c.cells) for c in shown.columns]
-    rows = "".join(
-        f"<tr>{''.join(f'<td>{escape(str(c[i]))}</td>' for c in cells)}</tr>" for i in range(shown.row_count)
-    )
+    names, figures = cells(shown)
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    rows = "".join(f"<tr>{''.join(f'<td>{escape(figure)}</td>' for figure in row)}</tr>" for row in figures)
     caption = f"<caption>{escape(str(shown.title))}</caption>" if shown.title else ""
     return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from augury.bench.plan.roofline import PRECISIONS, Shape
-from augury.errors import InputError, ModelError, UnknownName, first_line
+from augury.errors import InputError, ModelError, UnknownName
 
 _UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
 _FEWEST, _MOST = 1e5, 1e14
@@ -101,7 +100,7 @@ def of_model(model: str, precision: str) -> Shape:
     """
     from augury.models.families import NotABlock, block_config
     from augury.models.gguf_file import gguf_config
-    from augury.models.load import EMBEDDED, open_gguf
+    from augury.models.load import EMBEDDED, json_object, open_gguf
     from augury.models.weights import shapes
 
     path = Path(model)
@@ -111,7 +110,7 @@ def of_model(model: str, precision: str) -> Shape:
                 raise ModelError(f"there is no file {model}")
             config = block_config(gguf_config(open_gguf(model)), 1)
         elif path.is_dir():
-            config = block_config(_config(path), 1)
+            config = block_config(json_object(path / "config.json", needed=True), 1)
         else:
             raise UnknownName("model", model, [*EMBEDDED, "a directory with safetensors", "a .gguf file"])
     except NotABlock as reason:
@@ -122,19 +121,6 @@ def of_model(model: str, precision: str) -> Shape:
         kv_bytes=2.0 * _KV_BYTES * config.layers * config.kv_heads * config.head_dim,
         width=float(config.layers * config.heads * config.head_dim),
     )  # fmt: skip
-
-
-def _config(directory: Path) -> dict[str, object]:
-    file = directory / "config.json"
-    if not file.is_file():
-        raise ModelError(f"{directory.name} has no config.json; give a directory with a whole model, or a .gguf file")
-    try:
-        found = json.loads(file.read_text("utf-8"))
-    except (ValueError, RecursionError) as damage:
-        raise ModelError(f"{file.name} is not JSON: {first_line(damage)}") from None
-    if not isinstance(found, dict):
-        raise ModelError(f"{file.name} is not a JSON object")
-    return found
 
 
 def precision(text: str, what: str) -> str:

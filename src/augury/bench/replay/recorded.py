@@ -2,7 +2,8 @@
 
 Behind every beginning of a recorded text its law is certain, so under the coupled rule, whatever the temperature, the
 loop accepts what the model that wrote the text would have accepted. Behind anything else it says nothing: no rule asks
-a row off the accepted path, and drafters that learn from rows cannot be replayed.
+a row off the accepted path, and drafters that learn from rows cannot be replayed. Its forwards take no time worth
+learning, so a meter stands still beside it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from augury.budget import Costs
+from augury.engine.costs import Meter
 from augury.errors import AuguryError, InputError
 from augury.models.target import Rows, Target, TargetInfo
 from augury.tree import MAX_NODES, DraftTree, IntArray, Path
@@ -93,3 +96,13 @@ class Recorded(Target):
     def _check(self, begin: int, tokens: IntArray) -> None:
         if not np.array_equal(self.text[begin : begin + len(tokens)], tokens):
             raise AuguryError(f"the recorded text does not go on so behind its first {begin} tokens")
+
+
+class Fixed(Meter):
+    """A meter that stands still: nothing is learnt from the times of steps whose forwards are not real."""
+
+    def __init__(self, costs: Costs) -> None:
+        self.costs = costs
+
+    def served(self, rows: int, read: float, verify_ms: float, rest_ms: float) -> None:
+        """Learn nothing."""

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from augury.bench.replay.recorded import Recorded
+from augury.bench.replay.recorded import Fixed, Recorded
 from augury.bench.replay.recordings import Log, Recording
 from augury.budget import Costs
 from augury.drafters import DRAFTERS, free, make, unreplayable
 from augury.engine.engine import Engine, Options
-from augury.engine.tables import Fixed
 from augury.errors import InputError
 from augury.record import RequestRecord, StepRecord
 from augury.sampling import Sampling
