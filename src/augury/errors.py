@@ -9,7 +9,11 @@
     ├── ModelError            what the files gave: missing, damaged, of a kind we do not run
     │   ├── MissingPackage    an optional package is needed; says the command that installs it
     │   └── CannotRollBack    the target has state that cannot forget (says which layer kind)
-    └── DrafterError          a drafter raised, stalled or returned nonsense; costs its own step only
+    ├── DrafterError          a drafter raised, stalled or returned nonsense; costs its own step only
+    └── Unavailable           nothing is wrong with what was asked; it may be asked again
+        ├── Overloaded        too many wait already
+        ├── Stopping          who would answer is stopping
+        └── TooLate           the time that the answer was given is over
 
 A message is one line and names the value, the limit and the nearest valid choice.
 """
@@ -83,3 +87,19 @@ class CannotRollBack(ModelError):
 
 class DrafterError(AuguryError):
     """A drafter broke its contract in one step."""
+
+
+class Unavailable(AuguryError):
+    """The request is good, and was not answered this time."""
+
+
+class Overloaded(Unavailable):
+    """Too many requests wait already."""
+
+
+class Stopping(Unavailable):
+    """Who would answer takes no requests any more, or has stopped before the answer was whole."""
+
+
+class TooLate(Unavailable):
+    """The time that an answer was given is over."""

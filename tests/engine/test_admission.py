@@ -219,7 +219,7 @@ def test_a_request_cancelled_while_its_prompt_is_read_leaves_a_usable_slot():
     stream = one.stream(PROMPT, max_tokens=30)
     first = next(stream)
     long = [int(t) for t in np.random.default_rng(0).integers(0, V, 50)]
-    other = one._request(long, None, max_tokens=4)
+    other = one.request(long, None, max_tokens=4)
     one._waiting.append(other)
     second = next(stream)
     assert 0 < other.filled < 49

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import threading
 import time
@@ -155,7 +156,7 @@ class Engine:
         self._slots = Slots(target, slots)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
-        self._number = 0
+        self._numbers = itertools.count(1)  # taken without the lock, which is held for whole steps
         self._turning = False
         self._lock = threading.RLock()
 
@@ -198,7 +199,7 @@ class Engine:
         if len(samplings) != len(prompts):
             raise InputError(f"{len(samplings)} samplings were given for {len(prompts)} prompts")
         if predictions is None:
-            return self._run([self._request(p, s, **options) for p, s in zip(prompts, samplings, strict=True)])
+            return self._run([self.request(p, s, **options) for p, s in zip(prompts, samplings, strict=True)])
         if len(predictions) != len(prompts):
             raise InputError(f"{len(predictions)} predictions were given for {len(prompts)} prompts")
         if options.get("prediction") is not None:
@@ -206,14 +207,14 @@ class Engine:
         requests = []
         for prompt, one, expected in zip(prompts, samplings, predictions, strict=True):
             own: Options = {**options, "prediction": expected}
-            requests.append(self._request(prompt, one, **own))
+            requests.append(self.request(prompt, one, **own))
         return self._run(requests)
 
     def stream(
         self, prompt: Prompt, sampling: Sampling | None = None, **options: Unpack[Options]
     ) -> Generator[Chunk, None, None]:
         """Answer one prompt step by step; see ``generate``. Closing the iterator cancels the request."""
-        return self._chunks(self._request(prompt, sampling, **options))
+        return self._chunks(self.request(prompt, sampling, **options))
 
     @property
     def reads_prediction(self) -> bool:
@@ -242,9 +243,43 @@ class Engine:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # ---- inside -----------------------------------------------------------------------------------------
+    # ---- one turn after the other, for who keeps a thread for it (``service.py``) -------------------------
 
-    def _request(
+    @property
+    def free(self) -> int:
+        """Requests that would run at once if they were entered now."""
+        return self._slots.free - len(self._waiting)
+
+    def enter(self, request: Request) -> None:
+        """Let a request wait for its turn."""
+        with self._lock:
+            self._waiting.append(request)
+
+    def turn(self) -> None:
+        """Turn the loop once for all who run, then take out who has ended; does nothing where nobody is.
+
+        Raises:
+            Exception: a forward failed; who took part in it has ended with an error.
+        """
+        with self._lock:
+            self._refuse_inside()
+            self._turning = True
+            try:
+                self._turn()
+            finally:
+                try:
+                    while gone := next((r for r in self._running if r.done), None):
+                        self._remove(gone)
+                finally:
+                    self._turning = False
+
+    def leave(self, requests: Sequence[Request]) -> None:
+        """Nobody waits for these requests any more. Does nothing the second time."""
+        with self._lock:
+            for request in requests:
+                self._leave(request)
+
+    def request(
         self,
         prompt: Prompt,
         sampling: Sampling | None,
@@ -260,7 +295,7 @@ class Engine:
         explain: bool = False,
         cache_salt: str = "",
     ) -> Request:
-        """Check everything that was asked for, before anything is started."""
+        """Check everything that was asked for, before anything is started; see ``generate``. Safe in any thread."""
         info = self.target.info
         if sampling is not None and not isinstance(sampling, Sampling):
             raise InputError(f"sampling is {shown(sampling)}; give an augury.Sampling")
@@ -297,21 +332,21 @@ class Engine:
         tenant = tenant_of(cache_salt)
         seed = sampling.seed if sampling.seed is not None else secrets.randbits(63)
         target_noise = Noise(seed, Stream.TARGET)
-        with self._lock:
-            self._number += 1
-            return Request(
-                number=self._number,
-                prompt=tokens,
-                sampler=Sampler(sampling, info.vocab_size, tuple(ends), tokens, target_noise),
-                output=Output(stops, self.tokenizer.incremental(tokens.tolist()) if self.tokenizer else None),
-                switches=Switches(asked, logprobs, explain),
-                rule=self.acceptance,
-                draft_noise=target_noise if self.acceptance == "coupled" else Noise(seed, Stream.DRAFT),
-                accept_noise=Noise(seed, Stream.ACCEPT),
-                drafters=self._names,
-                prediction=expected,
-                tenant=tenant,
-            )
+        return Request(
+            number=next(self._numbers),
+            prompt=tokens,
+            sampler=Sampler(sampling, info.vocab_size, tuple(ends), tokens, target_noise),
+            output=Output(stops, self.tokenizer.incremental(tokens.tolist()) if self.tokenizer else None),
+            switches=Switches(asked, logprobs, explain),
+            rule=self.acceptance,
+            draft_noise=target_noise if self.acceptance == "coupled" else Noise(seed, Stream.DRAFT),
+            accept_noise=Noise(seed, Stream.ACCEPT),
+            drafters=self._names,
+            prediction=expected,
+            tenant=tenant,
+        )
+
+    # ---- inside -----------------------------------------------------------------------------------------
 
     def _check_strings(self, strings: Sequence[str]) -> None:
         """Refuse stop strings that no text ever holds."""
@@ -376,9 +411,9 @@ class Engine:
                 self._advance(requests)
         finally:
             try:
-                self._quit(requests)
+                self.leave(requests)
             finally:
-                self._quit(requests)  # Ctrl-C may have cut the first short
+                self.leave(requests)  # Ctrl-C may have cut the first short
         failed = [i for i, r in enumerate(requests) if r.error is not None]
         if failed and len(requests) > 1:
             error = requests[failed[0]].error
@@ -405,32 +440,23 @@ class Engine:
                     return
         finally:
             try:
-                self._quit([request])
+                self.leave([request])
             finally:
-                self._quit([request])
+                self.leave([request])
 
     def _advance(self, awaited: Sequence[Request]) -> None:
-        """Turn the loop once for all who run, then take out who has ended."""
+        """Turn the loop once, unless all that is awaited has come."""
         with self._lock:
             if all(r.done for r in awaited):  # another thread was first
                 return
-            self._refuse_inside()
-            self._turning = True
-            try:
-                self._turn()
-            finally:
-                try:
-                    while gone := next((r for r in self._running if r.done), None):
-                        self._remove(gone)
-                finally:
-                    self._turning = False
+            if not (self._running or self._waiting):
+                raise AuguryError("nothing runs, and an answer that is waited for has not ended")
+            self.turn()
 
     def _turn(self) -> None:
         """Admit who waits while there are slots, go on with their prompts, and step those whose prompt is whole."""
         while self._waiting and self._slots.free:
             self._admit()
-        if not self._running:
-            raise AuguryError("nothing runs, and an answer that is waited for has not ended")
         room = PREFILL_TOKENS
         for request in tuple(self._running):
             if room > 0 and not request.ready and not request.done:
@@ -487,12 +513,6 @@ class Engine:
         interrupted = AuguryError("the answer was cut off: the step it shared was interrupted")
         request.error = request.error or (error if isinstance(error, Exception) else interrupted)
         request.doubtful = True
-
-    def _quit(self, requests: Sequence[Request]) -> None:
-        """Nobody waits for these requests any more. Does nothing the second time."""
-        with self._lock:
-            for request in requests:
-                self._leave(request)
 
     def _leave(self, request: Request) -> None:
         """Nobody waits for a request any more: take it out, finished or not. Does nothing the second time."""
