@@ -282,7 +282,7 @@ class Engine:
     def request(
         self,
         prompt: Prompt,
-        sampling: Sampling | None,
+        sampling: Sampling | None = None,
         *,
         max_tokens: int = 512,
         stop: str | Sequence[str] = (),
