@@ -241,6 +241,9 @@ class Forwarding(Target):
     def truncate(self, slot, length):
         self.inner.truncate(slot, length)
 
+    def copy(self, source, slot, length):
+        self.inner.copy(source, slot, length)
+
 
 class KeepsTheRejected(Forwarding):
     """After a partial hit the cache row of the last kept token is that of a token that was rejected."""

@@ -176,6 +176,7 @@ def test_a_drafter_may_not_call_the_engine_back():
 @pytest.fixture
 def small_chunks(monkeypatch):
     monkeypatch.setattr(engine_module, "PREFILL_TOKENS", 8)
+    monkeypatch.setattr(engine_module, "PREFILL_BESIDE", 8)
 
 
 @pytest.mark.usefixtures("small_chunks")

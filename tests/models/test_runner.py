@@ -145,6 +145,16 @@ class CacheMachine(RuleBasedStateMachine):
         self.pending.pop(slot, None)
         self.is_fresh(slot)
 
+    @precondition(lambda self: len(self.texts) > 1)
+    @rule(data=st.data())
+    def copy(self, data: st.DataObject) -> None:
+        source, slot = data.draw(st.permutations(sorted(self.texts)))[:2]
+        keep = data.draw(st.integers(0, len(self.texts[source])))
+        self.runner.copy(source, slot, keep)
+        self.texts[slot] = self.texts[source][:keep]
+        self.pending.pop(slot, None)
+        self.is_fresh(slot)
+
     @invariant()
     def lengths(self) -> None:
         for slot, text in self.texts.items():

@@ -144,6 +144,10 @@ class Watched(Target):
         """See ``Target.truncate``."""
         self._target.truncate(slot, length)
 
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """See ``Target.copy``."""
+        self._target.copy(source, slot, length)
+
     def snapshot(self, slot: int) -> list[FloatArray]:
         """See ``Target.snapshot``."""
         return self._target.snapshot(slot)

@@ -127,6 +127,13 @@ class ToyTarget(Target):
             raise ValueError(f"slot {slot} holds {self._lengths[slot]} tokens, not {length}")
         self._lengths[slot] = length
 
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """Take over another slot's rows."""
+        if not 0 <= length <= self._lengths[source]:
+            raise ValueError(f"slot {source} holds {self._lengths[source]} tokens, not {length}")
+        self._cells[slot] = self._cells[source][:length]
+        self._lengths[slot] = length
+
     def shorten(self, bits: int, layers: Sequence[int]) -> Guesser:
         """Itself with another toy's logits mixed in, the more the fewer bits."""
         other = ToyTarget(self.info.vocab_size, self._seed + 1, self._spread * (16 - bits) / 16)

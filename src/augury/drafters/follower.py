@@ -41,9 +41,10 @@ class Follower:
         self._slots = Slots(target, slots)
         self._held: dict[int, tuple[int, IntArray]] = {}  # request: slot, the tokens its cache holds
 
-    def begin(self, request: int, tokens: IntArray) -> None:
-        """Take a slot and compute what a prompt needs before its last token, which may take long."""
-        slot, length = self._slots.take(tokens)
+    def begin(self, request: int, tokens: IntArray, tenant: str = "") -> None:
+        """Take a slot and compute what a prompt needs before its last token, which may take long. What the model
+        computed for one tenant serves no other."""
+        slot, length = self._slots.take(tokens, tenant)
         self._held[request] = slot, tokens[:length]
         if len(tokens) <= self.target.info.context:
             self._fill(request, tokens)

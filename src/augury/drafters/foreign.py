@@ -80,7 +80,7 @@ class Told(Spine):
         self._retold[view.id] = Retold(self._tokenizer, self._own)
         self._read[view.id] = self._retold[view.id].follow(view.tokens)
         if len(self._read[view.id]):
-            self._follower.begin(view.id, self._read[view.id])
+            self._follower.begin(view.id, self._read[view.id], view.tenant)
 
     def propose(self, view: View, limit: int) -> DraftTree:
         """Read what came, then guess."""

@@ -56,7 +56,7 @@ class Led(Spine):
     def open(self, view: View) -> None:
         """Begin a request, and read its prompt."""
         super().open(view)
-        self._follower.begin(view.id, self._read(view.tokens))
+        self._follower.begin(view.id, self._read(view.tokens), view.tenant)
 
     def _read(self, tokens: IntArray) -> IntArray:
         """The tokens as the model knows them; what it has no word for it reads as its first."""

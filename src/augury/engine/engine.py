@@ -20,18 +20,18 @@ from augury.engine.loop import Parts, step
 from augury.engine.output import Detokenizer, Output, Stops
 from augury.engine.request import Chunk, Request, Switches, TokenLogprob
 from augury.errors import AuguryError, ContextTooLong, InputError, UnknownName, shown
-from augury.models.slots import Slots
+from augury.models.slots import WORTH_COPYING, Slots
 from augury.models.target import Target
 from augury.noise import Noise, Stream
 from augury.record import FinishReason, RequestRecord
 from augury.sampling import Sampler, Sampling
-from augury.tree import IntArray
+from augury.tree import IntArray, common
 
 MAX_LOGPROBS = 20
 """Alternatives that may be reported with each token."""
 
-PREFILL_TOKENS = 256
-"""Prompt tokens computed in one turn of the loop: answers that run go on between the chunks of a long prompt."""
+PREFILL_TOKENS, PREFILL_BESIDE = 256, 64
+"""Prompt tokens computed in one turn of the loop, alone and beside answers that run, which go on between the chunks."""
 
 Prompt = str | Sequence[int] | IntArray
 Message = Mapping[str, object]
@@ -91,7 +91,20 @@ class Tokenizer(Protocol):
 class Template(Protocol):
     """What the engine needs of a chat template."""
 
-    def encode(self, tokenizer: Any, messages: Sequence[Message], add_generation_prompt: bool = True) -> IntArray:
+    def reads(self, name: str) -> bool:
+        """Whether it looks at a variable of that name."""
+        ...
+
+    def encode(
+        self,
+        tokenizer: Any,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        switches: Mapping[str, bool] | None = None,
+        continues: bool = False,
+    ) -> IntArray:
         """Ids of a conversation, as the target was trained to read it; what users wrote holds no control token."""
         ...
 
@@ -244,6 +257,11 @@ class Engine:
         self.close()
 
     # ---- one turn after the other, for who keeps a thread for it (``service.py``) -------------------------
+
+    @property
+    def slots(self) -> int:
+        """Requests that can run at the same time."""
+        return self._slots.count
 
     @property
     def free(self) -> int:
@@ -457,7 +475,7 @@ class Engine:
         """Admit who waits while there are slots, go on with their prompts, and step those whose prompt is whole."""
         while self._waiting and self._slots.free:
             self._admit()
-        room = PREFILL_TOKENS
+        room = PREFILL_BESIDE if any(r.ready for r in self._running) else PREFILL_TOKENS
         for request in tuple(self._running):
             if room > 0 and not request.ready and not request.done:
                 room -= self._fill(request, room)
@@ -481,7 +499,7 @@ class Engine:
         self._running += [request]  # no calls here: Ctrl-C comes behind calls, and somebody else may wait for this one
         del self._waiting[0]
         try:
-            request.slot, request.filled = self._slots.take(request.tokens[:-1])
+            request.slot, request.filled = self._slots.take(request.tokens[:-1], request.tenant)
         except BaseException as error:
             self._fail(request, error)
             if not isinstance(error, Exception):
@@ -491,22 +509,34 @@ class Engine:
     def _fill(self, request: Request, room: int) -> int:
         """Compute at most ``room`` more tokens of a prompt, up to the root; gives how many. Then tell the drafters."""
         held = request.tokens[:-1]
-        chunk = held[request.filled : request.filled + room]
         clock = time.perf_counter()
         try:
+            self._take_over(request, held)
+            chunk = held[request.filled : request.filled + room]
             if len(chunk):
                 self.target.prefill(request.slot, chunk)
         except BaseException as error:
             self._fail(request, error)
             if not isinstance(error, Exception):
                 raise
-            return len(chunk)
+            return room
         request.filled += len(chunk)
         request.record.prefill_ms += 1e3 * (time.perf_counter() - clock)
         if request.filled == len(held):
             request.ready = True
             begin(self.parts.drafters, request, self.parts.asking, self.parts.trust)
         return len(chunk)
+
+    def _take_over(self, request: Request, held: IntArray) -> None:
+        """Copy what a request of the same tenant that runs holds of a prompt by now."""
+        found, slot = 0, -1
+        for other in self._running:
+            if other is not request and other.slot >= 0 and other.tenant == request.tenant and not other.doubtful:
+                there = common(other.tokens[: other.length - 1 if other.ready else other.filled], held)
+                found, slot = max((found, slot), (there, other.slot))
+        if found >= request.filled + WORTH_COPYING:
+            self.target.copy(slot, request.slot, found)
+            request.filled = request.record.cached_tokens = found
 
     def _fail(self, request: Request, error: BaseException) -> None:
         """End a request whose cache is in doubt; who waits for it, in whatever thread, gets the error."""

@@ -90,12 +90,14 @@ class Request:
         prediction: IntArray | None,
         tenant: str,
     ) -> None:
+        self.number = number
         self.prompt = prompt
         self.sampler = sampler
         self.output = output
         self.switches = switches
         self.rule: Rule = rule
         self.accept_noise = accept_noise
+        self.tenant = tenant
         self.record = RequestRecord(len(prompt), drafters)
         self.slot = -1
         self.chunks: deque[Chunk] = deque()

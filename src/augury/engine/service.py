@@ -11,6 +11,7 @@ import heapq
 import threading
 import time
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -66,6 +67,7 @@ class Ticket:
             and ended; in seconds of ``time.monotonic``. None where that has not been yet, or never was.
         ending: how it ended, or None.
         cancelled: whether nobody waits for it any more.
+        context: variables of who submitted it, for who follows a request from thread to thread.
     """
 
     request: Request
@@ -79,6 +81,7 @@ class Ticket:
     ended: float | None = None
     ending: Ending | None = None
     cancelled: bool = False
+    context: Context = field(default_factory=copy_context, repr=False)
 
 
 class Watch(Protocol):
@@ -178,6 +181,12 @@ class Service:
     def waiting(self) -> int:
         """Requests that have none yet."""
         return len(self._queue)
+
+    @property
+    def cache_usage(self) -> float:
+        """Share of all slots' places that is taken by those who run, 0 to 1."""
+        held = sum(t.request.length for t in [*self._running])
+        return held / (self.engine.slots * self.engine.target.info.context)
 
     @property
     def stopping(self) -> bool:

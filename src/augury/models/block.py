@@ -219,6 +219,12 @@ class TorchForward:
         if self.taps:
             self.tapped[slot, to : to + len(rows)] = self.tapped[slot, list(rows)]
 
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """See ``Forward.copy``."""
+        self.cache[:, :, slot, :, :length] = self.cache[:, :, source, :, :length]
+        if self.taps:
+            self.tapped[slot, :length] = self.tapped[source, :length]
+
     def read(self, slot: int, length: int) -> list[FloatArray]:
         """See ``Forward.read``."""
         kept = self.cache[:, :, slot, :, :length].transpose(2, 3).float().cpu()

@@ -71,6 +71,10 @@ class Forward(Protocol):
         """Copy cache rows ``rows`` (ascending) to rows ``to``, ``to + 1``, ... in every layer; rows[j] >= to + j."""
         ...
 
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """Copy the first ``length`` cache rows of slot ``source`` to the same rows of ``slot`` in every layer."""
+        ...
+
     def read(self, slot: int, length: int) -> list[FloatArray]:
         """Keys and values of the first ``length`` rows: f32[length, kv_heads, head_dim], k then v by layer."""
         ...
@@ -101,7 +105,7 @@ class Taps(Protocol):
     """A forward that can keep hidden states beside keys and values."""
 
     def tap(self, layers: Sequence[int]) -> None:
-        """From now on ``run`` keeps in the cache what ``Target.tap`` says; ``move`` moves it too. Layers that are
+        """From now on ``run`` keeps in the cache what ``Target.tap`` says; ``move`` and ``copy`` take it along. Layers that are
         tapped already stay so, but what was kept before is forgotten where others come to them.
 
         Raises:

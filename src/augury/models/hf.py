@@ -12,6 +12,7 @@ Code beside the weights is never run (``trust_remote_code=False``), weights are 
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import warnings
 from collections.abc import Iterator, Sequence
@@ -122,6 +123,12 @@ class TransformersForward:
             for layer in self._layers(slot):
                 for kept in (layer.keys, layer.values):
                     kept[..., to : to + len(rows), :] = kept[..., list(rows), :]
+
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """See ``Forward.copy``."""
+        with torch.inference_mode():
+            self._caches[slot] = copy.deepcopy(self._caches[source])
+            self._cut(slot, length)
 
     def read(self, slot: int, length: int) -> list[FloatArray]:
         """See ``Forward.read``."""

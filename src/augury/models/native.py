@@ -749,6 +749,14 @@ class NativeForward:
             raise InputError(f"cannot move cache rows {from_.tolist()} to {to} of {self.capacity}")
         self._library.augury_move(ctypes.byref(self._model), slot, from_.ctypes.data, n, to)
 
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """See ``Forward.copy``."""
+        blocks = -(-length // _BLOCK)
+        self._k[slot, :, :, :blocks] = self._k[source, :, :, :blocks]
+        self._v[slot, :, :, :, :length] = self._v[source, :, :, :, :length]
+        if self.taps:
+            self._tapped[slot, :length] = self._tapped[source, :length]
+
     def read(self, slot: int, length: int) -> list[FloatArray]:
         """Keys and values of the first ``length`` rows: f32[length, kv_heads, head_dim], k then v by layer."""
         c, m = self.config, self._model

@@ -170,6 +170,16 @@ class Runner(Target):
         state.length = length
         state.verified, state.guessed = None, 0
 
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """See ``Target.copy``."""
+        state, given = self._state(slot), self._state(source)
+        if source == slot or not 0 <= length <= given.length:
+            raise InputError(f"slot {source} holds {given.length} tokens; slot {slot} cannot be given {length} of them")
+        if length:
+            self.forward.copy(source, slot, length)
+        state.length = length
+        state.verified, state.guessed = None, 0
+
     def shorten(self, bits: int, layers: Sequence[int]) -> Guesser:
         """See ``Target.shorten``."""
         if not isinstance(self.forward, Shortens):

@@ -1,10 +1,14 @@
-"""Which slot a request gets: the one whose cache already begins like the prompt, else the longest unused."""
+"""Which slot a request gets: that of the conversation it goes on with, else an empty one or the longest unused, to
+which the beginning is copied that another one holds."""
 
 from __future__ import annotations
 
 from augury.errors import InputError
 from augury.models.target import Target
 from augury.tree import IntArray, common
+
+WORTH_COPYING = 16
+"""Tokens that another slot must hold beyond one's own before they are copied instead of computed."""
 
 
 class Slots:
@@ -29,32 +33,49 @@ class Slots:
         self._target = target
         self._count = count
         self._idle: dict[int, IntArray] = {}  # in order of last use
+        self._owners: dict[int, str] = {}
         self._busy: set[int] = set()
+
+    @property
+    def count(self) -> int:
+        """All slots, used or not."""
+        return self._count
 
     @property
     def free(self) -> int:
         """Slots that a request could have now."""
         return self._count - len(self._busy)
 
-    def take(self, tokens: IntArray) -> tuple[int, int]:
-        """A slot for a request whose committed tokens will be ``tokens``: (slot, how many it already holds)."""
-        shared = {slot: common(cached, tokens) for slot, cached in self._idle.items()}
+    def idle(self, tenant: str) -> list[tuple[int, IntArray]]:
+        """Slots that nobody uses and whose cache holds a tenant's text, with that."""
+        return [(slot, cached) for slot, cached in self._idle.items() if self._owners.get(slot) == tenant]
+
+    def take(self, tokens: IntArray, tenant: str) -> tuple[int, int]:
+        """A slot for a request whose committed tokens will be ``tokens``: (slot, how many it already holds).
+
+        What another tenant left is forgotten: a prompt that is answered sooner would tell what others had asked.
+        """
+        shared = {slot: common(cached, tokens) for slot, cached in self.idle(tenant)}
         best = max(shared, key=lambda slot: shared[slot], default=-1)
-        fresh = len(self._idle) + len(self._busy) < self._count
-        # Conversations that only share their system prompt keep their slots while there are unused ones. A prompt that
-        # is asked again finds its own, however long the answer was.
         found = shared.get(best, 0)
-        slot = -1
+        # It goes on with all that a slot holds, or asks the same once more, however long the answer was.
+        continues = found > 0 and found in (len(tokens), len(self._idle[best]))
+        slot, length = -1, 0
         try:
-            if found > 0 and (not fresh or found == len(tokens) or 2 * found >= len(self._idle[best])):
+            if continues:
                 slot, length = best, found
-            elif fresh:
-                slot, length = self._target.open(), 0
+            elif len(self._idle) + len(self._busy) < self._count:
+                slot = self._target.open()
             else:
-                slot, length = next(iter(self._idle)), 0
+                slot = next((one for one in self._idle if one != best), best)
+                length = found if slot == best else 0
             self._busy.add(slot)
             self._idle.pop(slot, None)
+            self._owners[slot] = tenant
             self._target.truncate(slot, length)
+            if slot != best and found >= WORTH_COPYING:
+                self._target.copy(best, slot, found)
+                length = found
         except BaseException:  # Ctrl-C may come between any two of these lines
             if slot >= 0:
                 self._busy.add(slot)
@@ -72,6 +93,7 @@ class Slots:
         if slot in self._busy:
             self._idle.pop(slot, None)
             self._busy -= {slot}
+            self._owners.pop(slot, None)
             self._target.release(slot)
 
     def close(self) -> None:
@@ -79,4 +101,5 @@ class Slots:
         for slot in [*self._idle, *self._busy]:
             self._target.release(slot)
         self._idle.clear()
+        self._owners.clear()
         self._busy.clear()

@@ -152,6 +152,10 @@ class Target(ABC):
     def truncate(self, slot: int, length: int) -> None:
         """Roll a slot back to its first ``length`` tokens (used when a new prompt shares a prefix)."""
 
+    @abstractmethod
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """Give a slot the first ``length`` committed tokens of another one, instead of what it held."""
+
     def shorten(self, bits: int, layers: Sequence[int]) -> Guesser:
         """The target made cheaper, for a drafter: weights of fewer bits, or some of its layers only.
 

@@ -93,6 +93,10 @@ class Recorded(Target):
         """Go back in the text."""
         self._length = length
 
+    def copy(self, source: int, slot: int, length: int) -> None:
+        """Never: it has one slot."""
+        raise InputError(f"slot {source} cannot be copied; a recorded text has one slot")
+
     def _check(self, begin: int, tokens: IntArray) -> None:
         if not np.array_equal(self.text[begin : begin + len(tokens)], tokens):
             raise AuguryError(f"the recorded text does not go on so behind its first {begin} tokens")
