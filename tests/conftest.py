@@ -28,3 +28,14 @@ def engine(loaded):
     """The same, with all slots free again behind every test."""
     yield loaded
     loaded.close()
+
+
+@pytest.fixture
+def nothing_loaded(monkeypatch):
+    """To load a model is a mistake."""
+    import augury
+
+    def load(*args, **options):
+        raise AssertionError("something was loaded")
+
+    monkeypatch.setattr(augury, "load", load)

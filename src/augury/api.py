@@ -23,9 +23,9 @@ AUTO = "auto"
 def automatic(target: Target) -> list[str]:
     """What drafts when nothing is said.
 
-    Two that cost microseconds, the target itself where it can be had in 4 bits, and the heads shipped for it.
+    Three that cost microseconds, the target itself where it can be had in 4 bits, and the heads shipped for it.
     """
-    return ["suffix", "prediction", *brought(target.info)]
+    return ["suffix", "prediction", "grammar", *brought(target.info)]
 
 
 def load(
@@ -48,8 +48,8 @@ def load(
         model: an embedded name (``smollm2-135m``, ``gemma3-270m``), a directory with ``config.json`` and
             safetensors, or a GGUF file.
         drafters: names from ``augury info``, with options as in ``ngram:min=2``; ``module:Class``; or Drafter
-            objects. A string is split at commas; ``auto`` among them stands for suffix, prediction, self where
-            the target can be had in 4 bits, and the heads that are shipped for it; ``none`` decodes plainly.
+            objects. A string is split at commas; ``auto`` among them stands for suffix, prediction, grammar, self
+            where the target can be had in 4 bits, and the heads that are shipped for it; ``none`` decodes plainly.
         acceptance: ``coupled`` (default: the same seed gives the same text, drafted or not), ``rejection``
             or ``block`` (the same law of the text, more accepted tokens at high temperature).
         dtype: ``bfloat16`` (default), ``float32`` or ``float16``.

@@ -9,16 +9,19 @@ A row of raw logits becomes a law in this order, each step on the result of the 
    penalty if positive, else multiplied. Frequency and presence: ``frequency * count + presence * (count > 0)`` is
    subtracted, counts over the answer only.
 5. ``processors``, in order.
-6. ``temperature`` divides. At 0 the law is the point mass on the greatest logit, the lowest id on ties, and 7 to
-   10 do not apply.
-7. ``top_k``: the k greatest logits, and those equal to the last of them.
-8. ``top_p`` (Holtzman et al. 2020): tokens from the likeliest down, lower ids first on ties, while the mass before
+6. ``grammar``: a token is banned if no text of the grammar begins with what the answer would then be, and an end token
+   or one of ``stop_token_ids`` is banned where the answer is no whole text of it. No step lifts a ban of this one. (In
+   a row behind an end token, whose own token is never emitted, nothing is banned.)
+7. ``temperature`` divides. At 0 the law is the point mass on the greatest logit, the lowest id on ties, and 8 to
+   11 do not apply.
+8. ``top_k``: the k greatest logits, and those equal to the last of them.
+9. ``top_p`` (Holtzman et al. 2020): tokens from the likeliest down, lower ids first on ties, while the mass before
    them is below ``top_p``.
-9. ``min_p``: tokens of at least ``min_p`` times the likeliest one's probability.
-10. ``typical_p`` (Meister et al. 2022): tokens by the distance of their surprise from the law's entropy, while the
+10. ``min_p``: tokens of at least ``min_p`` times the likeliest one's probability.
+11. ``typical_p`` (Meister et al. 2022): tokens by the distance of their surprise from the law's entropy, while the
     mass before them is below ``typical_p``, and those as distant as the last of them.
 
-7 to 10 each work on the law left by the one before, and always leave a token. Steps 1 to 5 see the answer as it
+8 to 11 each work on the law left by the one before, and always leave a token. Steps 1 to 6 see the answer as it
 will stand: committed tokens and, behind them, the draft tokens the row follows.
 
 A row whose every token is banned has no law: that is an error, never a silent choice.
@@ -37,6 +40,8 @@ import numpy as np
 from augury.errors import InputError, ModelError, shown
 from augury.noise import LawArray, Noise, race
 from augury.tree import BoolArray, FloatArray, IntArray
+
+_BANNED = np.float32(-np.inf)
 
 
 @runtime_checkable
@@ -65,6 +70,48 @@ class LogitsProcessor(Protocol):
         ...
 
 
+class Following(Protocol):
+    """A grammar along one answer, from its first token on. ``path`` are draft tokens behind the committed ones."""
+
+    def allowed(self, path: Sequence[int]) -> BoolArray:
+        """bool[V], the tokens that step 6 leaves behind ``path``; behind what it bans none, behind an end token all.
+
+        Not to be written to.
+
+        Raises:
+            InputError: finding out would take too much work.
+        """
+        ...
+
+    def legal(self, path: Sequence[int]) -> int:
+        """How many of the first tokens of a path may be written; where that takes too much work, all. Never raises."""
+        ...
+
+    def forced(self, limit: int) -> Sequence[tuple[int, bool]]:
+        """At most ``limit`` tokens that spell the only text with which the answer can go on.
+
+        With each goes whether it is known to be the only token allowed in its place. Others would spell the same text.
+        """
+        ...
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        """Commit emitted tokens. Never raises."""
+        ...
+
+
+@runtime_checkable
+class Grammar(Protocol):
+    """Which texts an answer may be; ``Engine.grammar`` makes one. May serve several requests."""
+
+    def follow(self, vocab_size: int, ends: Sequence[int]) -> Following:
+        """Begin an answer over ``vocab_size`` tokens that any of ``ends`` ends.
+
+        Raises:
+            InputError: it was made for another vocabulary.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How the next token is drawn; the module's text defines every step. The default is greedy.
@@ -84,6 +131,8 @@ class Sampling:
         stop_token_ids: further ids that end the answer.
         seed: the same seed gives the same answer; None takes a fresh one for every request.
         processors: further steps, see ``LogitsProcessor``.
+        grammar: texts that the answer may be, from ``Engine.grammar``. An answer that a limit or a stop string cuts
+            short is the beginning of one.
 
     Raises:
         InputError: a value is out of range.
@@ -103,6 +152,7 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     seed: int | None = None
     processors: tuple[LogitsProcessor, ...] = ()
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -136,6 +186,8 @@ class Sampling:
             if not isinstance(one, LogitsProcessor):
                 kind = type(one).__name__
                 raise InputError(f"processor {kind} must be callable and have snapshot and restore")
+        if self.grammar is not None and not isinstance(self.grammar, Grammar):
+            raise InputError(f"grammar is {shown(self.grammar)}; make one with engine.grammar(kind, source)")
 
 
 def _number(name: str, value: object, low: float, high: float) -> float:
@@ -192,7 +244,8 @@ class Sampler:
         noise: the stream of ``draw``.
 
     Raises:
-        InputError: a token id lies outside the vocabulary.
+        InputError: a token id lies outside the vocabulary; the grammar is of another one, or nothing ends the answer
+            where its texts end.
     """
 
     def __init__(
@@ -226,6 +279,11 @@ class Sampler:
             self._answered or self._repeated or sampling.min_tokens or sampling.bad_words
             or sampling.logit_bias or sampling.processors
         )  # fmt: skip
+        if sampling.grammar is not None and not self._ends:
+            raise InputError(
+                "with a grammar the answer needs an end token to end with; leave out ignore_eos, or give stop_token_ids"
+            )
+        self._following = None if sampling.grammar is None else sampling.grammar.follow(vocab_size, self._ends)
         self._start = tuple(p.snapshot() for p in sampling.processors)
         self._states = self._start
         self._tried: dict[tuple[int, ...], tuple[tuple[object, ...], FloatArray]] = {}
@@ -267,6 +325,9 @@ class Sampler:
             wide = np.full(self._vocab, -np.inf, np.float32)
             wide[ids] = logits
             scores = self._edit(wide, path)[ids]
+        if self._following is not None:
+            allowed = self._following.allowed(path)
+            scores = np.where(allowed if ids is None else allowed[ids], scores, _BANNED)
         best = float(scores.max())
         if not math.isfinite(best):
             return np.zeros(len(scores), np.float32)
@@ -283,10 +344,25 @@ class Sampler:
             return int(np.argmax(scores))
         return race(self._weights(scores), self._noise.exponential(self._length + len(path), self._vocab))
 
+    def legal(self, path: Sequence[int]) -> int:
+        """How many of the first draft tokens the grammar allows, for cutting a draft; without a grammar all."""
+        return len(path) if self._following is None else self._following.legal(path)
+
+    def forced(self, limit: int) -> Sequence[tuple[int, bool]]:
+        """What the grammar forces next, for a drafter; see ``Following.forced``. Without a grammar nothing."""
+        return () if self._following is None else self._following.forced(limit)
+
+    @property
+    def guided(self) -> bool:
+        """Whether there is a grammar."""
+        return self._following is not None
+
     def advance(self, tokens: Sequence[int]) -> None:
         """Commit emitted tokens."""
         if not len(tokens):
             return
+        if self._following is not None:
+            self._following.advance(tokens)
         if self._sampling.processors:
             self._states, _ = self._row(tuple(tokens[:-1]))
             self._tried.clear()
@@ -308,13 +384,15 @@ class Sampler:
         return self._tokens[:end]
 
     def _scores(self, logits: FloatArray, path: Sequence[int]) -> FloatArray:
-        """Steps 1 to 5: f32[V], finite at the maximum."""
+        """Steps 1 to 6: f32[V], finite at the maximum."""
         if not self._edited:
             scores = logits
         elif not self._sampling.processors:
             scores = self._edit(logits, path)
         else:
             scores = self._process(logits, tuple(path))
+        if self._following is not None:
+            scores = np.where(self._following.allowed(path), scores, _BANNED)
         best = float(scores[np.argmax(scores)])  # argmax takes NaN for the greatest
         if math.isfinite(best):
             return scores
@@ -325,7 +403,7 @@ class Sampler:
 
     def _bans(self) -> list[str]:
         s = self._sampling
-        kinds = {"min_tokens": s.min_tokens, "bad_words": s.bad_words, "processors": s.processors}
+        kinds = {"min_tokens": s.min_tokens, "bad_words": s.bad_words, "processors": s.processors, "grammar": s.grammar}
         return [name for name, used in kinds.items() if used]
 
     def _edit(self, logits: FloatArray, path: Sequence[int]) -> FloatArray:
@@ -389,7 +467,7 @@ class Sampler:
         return self._tried[path]
 
     def _weights(self, scores: FloatArray) -> LawArray:
-        """Steps 6 to 10: f64[V], proportional to the law; the likeliest token has weight 1."""
+        """Steps 7 to 11: f64[V], proportional to the law; the likeliest token has weight 1."""
         s = self._sampling
         best = np.argmax(scores)
         weights = np.zeros(len(scores))
@@ -418,7 +496,7 @@ class Sampler:
 
 
 def _nucleus(weights: LawArray, mass: float) -> BoolArray:
-    """Step 8."""
+    """Step 9."""
     limit = mass * float(weights.sum())
     for size in (min(256, len(weights)), len(weights)):  # few laws need more than their head sorted
         order = np.sort(np.partition(weights, -size)[-size:])[::-1]
@@ -432,7 +510,7 @@ def _nucleus(weights: LawArray, mass: float) -> BoolArray:
 
 
 def _typical(weights: LawArray, surplus: LawArray, mass: float) -> BoolArray:
-    """Step 10; ``surplus`` are the logarithms of the weights before steps 8 and 9."""
+    """Step 11; ``surplus`` are the logarithms of the weights before steps 9 and 10."""
     alive = np.flatnonzero(weights)
     total = float(weights.sum())
     law = weights[alive] / total

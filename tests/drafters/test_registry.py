@@ -46,7 +46,7 @@ def test_a_drafter_s_file_is_read_without_the_others(name):
     assert not {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)} & {*others}
 
 
-NEED_LITTLE = ("prediction", "memory")
+NEED_LITTLE = ("prediction", "memory", "grammar")
 """Who needs something that comes with requests; they are made of nothing all the same."""
 
 
@@ -67,7 +67,7 @@ def test_who_needs_something_says_what(name, monkeypatch, tmp_path):
 def test_free_are_those_without_a_need():
     assert free() == [name for name, spec in DRAFTERS.items() if spec.needs == ""]
     assert {"ngram", "suffix"} <= set(free())
-    assert not {"prediction", "memory"} & set(free())
+    assert not {"prediction", "memory", "grammar"} & set(free())
 
 
 def test_a_name_is_checked_without_importing_what_it_names():

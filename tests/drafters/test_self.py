@@ -254,7 +254,7 @@ def test_guesses_out_of_place_are_refused(engines):
 
 @native
 def test_it_is_there_by_default_where_the_target_can_be_had_in_fewer_bits():
-    cheap = ["suffix", "prediction"]  # and a head that is shipped for it rides on either runner
+    cheap = ["suffix", "prediction", "grammar"]  # and a head that is shipped for it rides on either runner
     for runner, names in (("native", [*cheap, "self", "eagle"]), ("torch", [*cheap, "eagle"])):
         with augury.load(runner=runner, max_model_len=64, measure=False) as engine:
             assert [name for name, _ in engine.parts.drafters] == names

@@ -34,7 +34,7 @@ def test_right_drafters_pass(make_one):
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_every_drafter_of_the_registry_passes(name):
-    if DRAFTERS[name].needs and name not in ("prediction", "memory"):
+    if DRAFTERS[name].needs and name not in ("prediction", "memory", "grammar"):
         pytest.skip(f"{name} needs {DRAFTERS[name].needs}")
     report = check_drafter(lambda target: make(name, target=target), name=name)
     assert report.passed, str(report)

@@ -250,6 +250,39 @@ class Law:
 
 
 @dataclass(frozen=True)
+class Shaping:
+    """What the answer may be."""
+
+    json_schema: Annotated[
+        Path | None, Option(help="Answer in JSON as a schema in a file wants it.", rich_help_panel="Structure")
+    ] = None
+    json_object: Annotated[
+        bool, Option("--json-object", help="Answer with some JSON object.", rich_help_panel="Structure")
+    ] = False
+    regex: Annotated[
+        str | None, Option(help="Answer with a text that this matches, as a whole.", rich_help_panel="Structure")
+    ] = None
+    grammar: Annotated[
+        Path | None, Option(help="Answer with a text of a grammar in a file, in Lark.", rich_help_panel="Structure")
+    ] = None
+
+    def source(self) -> tuple[str, str | None] | None:
+        """Kind and source of the grammar, or None; raises, before anything is loaded, for several and broken files."""
+        wanted: list[tuple[str, str | None]] = []
+        if self.json_schema is not None:
+            wanted.append(("json_schema", utf8(self.json_schema)))
+        if self.json_object:
+            wanted.append(("json_object", None))
+        if self.regex is not None:
+            wanted.append(("regex", self.regex))
+        if self.grammar is not None:
+            wanted.append(("lark", utf8(self.grammar)))
+        if len(wanted) > 1:
+            raise InputError("--json-schema, --json-object, --regex and --grammar exclude each other; give one of them")
+        return wanted[0] if wanted else None
+
+
+@dataclass(frozen=True)
 class Ending:
     """Where the answer ends."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from augury.cli.flags import Asking, Belonging, Ending, Expecting, Guessing, Law, Loading
+from augury.cli.flags import Asking, Belonging, Ending, Expecting, Guessing, Law, Loading, Shaping
 from augury.cli.ribbon import Pen, Ribbon
 from augury.cli.terminal import note
 from augury.errors import InputError
@@ -30,6 +30,7 @@ def generate(
     expecting: Expecting,
     belonging: Belonging,
     law: Law,
+    shaping: Shaping,
     ending: Ending,
     show_drafts: Annotated[
         bool, Option("--show-drafts", help="Mark what each drafter guessed.", rich_help_panel="Output")
@@ -54,13 +55,16 @@ def generate(
     drafters = expecting.drafters(guessing)
     if as_json and show_drafts:
         raise InputError("--json names the drafter of every token by itself; leave out --show-drafts")
+    form = shaping.source()
+    if form is not None and ending.ignore_eos and not law.stop_token_ids:
+        raise InputError("with a grammar the answer needs an end token to end with; leave out --ignore-eos")
     text = asking.text()
     prediction = expecting.text()
     engine = loading.engine(drafters, guessing.acceptance)
     prompt = asking.ids(engine, text)
     stream = engine.stream(
         prompt,
-        law.sampling(engine),
+        replace(law.sampling(engine), grammar=None if form is None else engine.grammar(*form)),
         max_tokens=ending.max_tokens,
         stop=ending.stop,
         ignore_eos=ending.ignore_eos,

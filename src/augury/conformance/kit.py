@@ -14,7 +14,7 @@ from augury.conformance.cache import check_target
 from augury.conformance.exact import NotEnumerable
 from augury.conformance.law import bound, distance, empirical, engine_law, true_law
 from augury.conformance.report import Check, Report
-from augury.conformance.toys import Drift, SameLaw, ToyTarget
+from augury.conformance.toys import Drift, SameLaw, ToyTarget, Turns
 from augury.drafters.drafter import Drafter, Rule
 from augury.engine.engine import Engine
 from augury.record import RequestRecord
@@ -36,6 +36,7 @@ SAMPLINGS = {
     ),
     "guided": Sampling(repetition_penalty=1.1, min_tokens=6, bad_words=((1, 2), (3,)), logit_bias={0: 1.0}),
     "processor": Sampling(temperature=1.0, processors=(Drift(),), seed=4),
+    "grammar": Sampling(temperature=1.0, grammar=Turns(), min_tokens=3, stop_token_ids=(4,), seed=5),
 }  # fmt: skip
 """Parameters under which a drafter must not change a token."""
 
@@ -114,6 +115,7 @@ LAWS = {
     "processed": Sampling(
         temperature=0.8, top_k=2, repetition_penalty=1.3, frequency_penalty=0.5, processors=(Drift(),)
     ),
+    "grammar": Sampling(temperature=1.0, grammar=Turns()),
 }
 """Parameters under which the law of answers is computed."""
 
@@ -144,8 +146,14 @@ def _same_law(make: MakeDrafter, rule: Rule, samples: int) -> Iterator[Check]:
             return made
 
         with engine() as one:
-            seeds = [Sampling(temperature=1.0, seed=s) for s in range(5)]
-            answers = [one.generate(prompt, s, max_tokens=12, ignore_eos=True, prediction=hint) for s in seeds]
+            guided = Sampling(temperature=1.0, grammar=Turns(), stop_token_ids=(2,), seed=5)
+            seeds = [*(Sampling(temperature=1.0, seed=s) for s in range(5)), guided]
+            answers = []
+            for seeded in seeds:
+                try:
+                    answers.append(one.generate(prompt, seeded, max_tokens=12, ignore_eos=True, prediction=hint))
+                except Exception as error:
+                    yield Check(f"answers under {rule}", False, f"{type(error).__name__}: {error}")
         steps = [step for answer in answers for step in answer.record.steps]
         drafted += sum(step.drafted for step in steps)
         sampled = sampled or any(step.sampled for step in steps)

@@ -16,7 +16,7 @@ from augury.errors import InputError
 from augury.models.target import Guesser, Rows, Target, TargetInfo
 from augury.noise import LawArray, Noise, race
 from augury.sampling import Sampler, Sampling
-from augury.tree import DraftTree, FloatArray, IntArray, Path
+from augury.tree import BoolArray, DraftTree, FloatArray, IntArray, Path
 
 _START = 0x9E3779B9
 _PIECE = (1 << 21) - 1  # bits of a cache entry that an f32 of a snapshot holds exactly
@@ -230,6 +230,54 @@ class Drift:
         """Return to a number of positions."""
         assert isinstance(state, int)
         self._seen = state
+
+
+class Turns:
+    """A grammar over tokens: at some places one token is forced, at some the answer may end, at the others it may not.
+
+    Which place it is depends on all tokens of the answer.
+    """
+
+    def follow(self, vocab_size: int, ends: Sequence[int]) -> _Turning:
+        """See ``sampling.Grammar``."""
+        return _Turning(vocab_size, frozenset(ends))
+
+
+class _Turning:
+    """See ``sampling.Following``."""
+
+    def __init__(self, vocab_size: int, ends: frozenset[int]) -> None:
+        self._vocab, self._ends = vocab_size, ends
+        self._words = [token for token in range(vocab_size) if token not in ends]
+        self._text: list[int] = []
+
+    def allowed(self, path: Sequence[int]) -> BoolArray:
+        if self.legal(path) < len(path):
+            return np.zeros(self._vocab, np.bool_)
+        return self._row([*self._text, *path])
+
+    def legal(self, path: Sequence[int]) -> int:
+        text = self._text
+        return next((i for i, token in enumerate(path) if not self._row([*text, *path[:i]])[token]), len(path))
+
+    def _row(self, text: list[int]) -> BoolArray:
+        if not self._ends.isdisjoint(text):
+            return np.ones(self._vocab, np.bool_)
+        row = np.zeros(self._vocab, np.bool_)
+        place, word = (sum(text) + len(text)) % 3, self._words[sum(text) % len(self._words)]
+        row[[word] if place == 2 else self._words] = True
+        row[word] = place != 0 or len(self._words) == 1
+        row[list(self._ends)] = place == 1
+        return row
+
+    def forced(self, limit: int) -> Sequence[tuple[int, bool]]:
+        found: list[int] = []
+        while len(found) < limit and np.count_nonzero(row := self.allowed(found)) == 1:
+            found.append(int(np.argmax(row)))
+        return [(token, True) for token in found]
+
+    def advance(self, tokens: Sequence[int]) -> None:
+        self._text += tokens
 
 
 # ---- drafters -------------------------------------------------------------------------------------------------------

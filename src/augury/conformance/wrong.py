@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+import augury.engine.drafting as drafting_module
 import augury.engine.engine as engine_module
 import augury.engine.loop as loop_module
 from augury.accept import RULES, Drawn, Law, block, walk
@@ -24,6 +25,7 @@ from augury.conformance.law import swapped
 from augury.conformance.report import Report
 from augury.conformance.toys import Sampled, TopK, ToyTarget, noisy
 from augury.drafters.drafter import Drafter, Rule, View
+from augury.engine.request import Request
 from augury.models.target import Rows
 from augury.noise import LawArray, Noise, Stream
 from augury.sampling import Sampler
@@ -187,6 +189,18 @@ class ForgetsProcessors(Sampler):
         return scores
 
 
+class ForgetsGrammar(Sampler):
+    """The grammar looks at committed tokens only."""
+
+    def _scores(self, logits: FloatArray, path: Sequence[int]) -> FloatArray:
+        following, self._following = self._following, None
+        try:
+            scores = super()._scores(logits, path)
+        finally:
+            self._following = following
+        return scores if following is None else np.where(following.allowed(()), scores, np.float32(-np.inf))
+
+
 class NoiseByStep(Sampler):
     """Noise of the step's first position serves all its rows."""
 
@@ -205,6 +219,11 @@ class Unsalted(Noise):
 def one_stream(seed: int, stream: int) -> Noise:
     """Drafts and verdicts are made with the same noise."""
     return Unsalted(seed, Stream.ACCEPT)
+
+
+def cuts_drawn(request: Request, tree: DraftTree) -> DraftTree:
+    """Under a ratio rule a drawn token that the grammar bans is cut off instead of judged."""
+    return tree.keep(range(request.sampler.legal(tree.tokens.tolist())))
 
 
 # ---- drafters -------------------------------------------------------------------------------------------------------
@@ -436,6 +455,12 @@ WRONG: Mapping[str, Wrong] = MappingProxyType(
         "forgets_processors": _engine(
             _what(ForgetsProcessors), engine_module, "Sampler", ForgetsProcessors,
             "top tokens", "coupled", "same tokens",
+        ),
+        "forgets_grammar": _engine(
+            _what(ForgetsGrammar), engine_module, "Sampler", ForgetsGrammar, "own top tokens", "coupled", "same tokens"
+        ),
+        "cuts_drawn": _engine(
+            _what(cuts_drawn), drafting_module, "legal", cuts_drawn, "sampled chain", "rejection", "grammar"
         ),
         "noise_by_step": _engine(
             _what(NoiseByStep), engine_module, "Sampler", NoiseByStep, "own top tokens", "coupled", "same tokens"

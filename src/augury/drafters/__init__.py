@@ -49,6 +49,10 @@ DRAFTERS: Mapping[str, DrafterSpec] = MappingProxyType({
     "foreign": DrafterSpec(
         "augury.drafters.foreign:Foreign", "a smaller model with another tokenizer", "a model: foreign:MODEL"
     ),
+    "grammar": DrafterSpec(
+        "augury.drafters.grammar:Grammar", "the only text with which the request's grammar lets the answer go on",
+        "a grammar in the request",
+    ),
     "lookahead": DrafterSpec(
         "augury.drafters.lookahead:Lookahead", "what the target itself guessed for places ahead (Jacobi, lookahead)"
     ),

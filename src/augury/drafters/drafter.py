@@ -55,12 +55,20 @@ class View:
     _length: list[int]  # one element
     _slot: list[int]  # one element
     _room: list[int]  # one element
+    _forced: Callable[[int], Sequence[tuple[int, bool]]] = lambda limit: ()
 
     def guess(self, logits: FloatArray, path: Sequence[int], ids: IntArray | None = None) -> FloatArray:
         """The law f32[v] of a drafter's own logits f32[v] behind ``tokens`` and ``path``, over all tokens or over
         ``ids``, under this request's parameters; see ``Sampler.guess``. Zeros when all tokens are banned.
         """
         return self._guess(logits, path, ids)
+
+    def forced(self, limit: int) -> Sequence[tuple[int, bool]]:
+        """At most ``limit`` tokens that spell the only text with which the request's grammar lets the answer go on.
+
+        With each goes whether it is known to be the only token allowed in its place. Nothing where there is no grammar.
+        """
+        return self._forced(limit)
 
     @property
     def slot(self) -> int:

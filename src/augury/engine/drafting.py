@@ -84,9 +84,15 @@ def end(drafters: Named, request: Request) -> None:
 
 
 def propose(
-    drafters: Named, request: Request, info: TargetInfo, limit: int, costs: Costs | None, others: int = 0
+    drafters: Named,
+    request: Request,
+    info: TargetInfo,
+    limit: int,
+    costs: Costs | None,
+    others: int = 0,
+    deepest: int = MAX_NODES,
 ) -> Offer:
-    """The guesses of the wanted drafters that are worth asking: checked, merged, cut where no more could be emitted.
+    """The guesses of the wanted drafters that are worth asking: checked, cut where none could be emitted, merged.
 
     Args:
         drafters: all of them, by name.
@@ -95,9 +101,10 @@ def propose(
         limit: nodes one drafter may propose.
         costs: what the target's forwards cost; None asks all drafters.
         others: requests that step with this one.
+        deepest: tokens in a row that are drafted at most.
     """
     # The step emits one token more than it accepts, and the root itself takes one place of the context.
-    depth = min(request.output.room, info.context - request.length) - 1
+    depth = min(request.output.room - 1, info.context - request.length - 1, deepest, request.switches.deepest)
     if why := _unasked(drafters, request, depth, limit):
         return Offer(DraftTree.empty(), (), why)
     request.show(depth)
@@ -134,12 +141,28 @@ def propose(
             # A merge of too many nodes would drop the least likely, which drawn nodes must not be dropped for.
             left = min(limit, MAX_NODES - sum(map(len, trees.values()))) if ratio else limit
             tree, proposals[index] = _asked(drafters[index], index, request, info, left, plain)
+            tree = legal(request, tree)
             if len(tree):
                 trees[index] = best_chain(tree) if chains else tree
     tree = merged()
     done = tuple(proposals[index] for index in wanted)
     asked = tuple((i, p.ms) for i, p in zip(wanted, done, strict=True) if p.ms > 0.0)
     return Offer(tree, done, None if len(tree) else _guessless(done), asked)
+
+
+def legal(request: Request, tree: DraftTree) -> DraftTree:
+    """A drafter's tree without what the request's grammar bans: it would be verified in vain.
+
+    A tree with drawn nodes is left whole under the ratio rules, see ``budget``: there a banned token has p = 0.
+    """
+    if not len(tree) or not request.sampler.guided or (tree.laws and RULES[request.rule].laws):
+        return tree
+    parents = tree.parents.tolist()
+    allowed: set[int] = set()
+    for leaf in sorted({*range(len(tree))} - {*parents}):
+        nodes = tree.path(leaf)
+        allowed |= {*nodes[: request.sampler.legal(tree.tokens[nodes].tolist())]}
+    return tree.keep(allowed)
 
 
 def _asked(
@@ -167,6 +190,8 @@ def _unasked(drafters: Named, request: Request, depth: int, limit: int) -> str |
         return "no drafter is loaded"
     if not request.switches.drafters:
         return "drafting is off for this request"
+    if not request.switches.deepest:
+        return "the request allows no draft tokens"
     if depth < 1:
         return "there is room for one more token only"
     if limit < 1:

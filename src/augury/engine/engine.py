@@ -20,12 +20,13 @@ from augury.engine.loop import Parts, step
 from augury.engine.output import Detokenizer, Output, Stops
 from augury.engine.request import Chunk, Request, Switches, TokenLogprob
 from augury.errors import AuguryError, ContextTooLong, InputError, UnknownName, shown
+from augury.grammar.grammars import Grammars
 from augury.models.slots import WORTH_COPYING, Slots
 from augury.models.target import Target
 from augury.noise import Noise, Stream
 from augury.record import FinishReason, RequestRecord
-from augury.sampling import Sampler, Sampling
-from augury.tree import IntArray, common
+from augury.sampling import Grammar, Sampler, Sampling
+from augury.tree import MAX_NODES, IntArray, common
 
 MAX_LOGPROBS = 20
 """Alternatives that may be reported with each token."""
@@ -49,6 +50,8 @@ class Options(TypedDict, total=False):
             drafter that reads it.
         draft: False decodes plainly.
         drafters: names of the loaded drafters that are asked; all of them when nothing is said.
+        draft_tokens: draft tokens in a row that are verified at most; as many as pay when nothing is said.
+        acceptance: the rule of this request; the engine's own when nothing is said.
         logprobs: report the target's log-probabilities and that many alternatives.
         explain: put the target's probability of every drafted token in the step records.
         cache_salt: a secret of up to 1024 characters that stands for a tenant: what drafters remember of the tenant's
@@ -62,6 +65,8 @@ class Options(TypedDict, total=False):
     prediction: Prompt | None
     draft: bool
     drafters: Sequence[str] | None
+    draft_tokens: int | None
+    acceptance: Rule | None
     logprobs: int | None
     explain: bool
     cache_salt: str
@@ -166,6 +171,7 @@ class Engine:
         self.eos_ids = tuple(int(t) for t in eos_ids)
         self.parts = Parts(target, tuple(drafters), meter)
         self._names = tuple(name for name, _ in drafters)
+        self._grammars = Grammars(tokenizer, target.info.vocab_size)
         self._slots = Slots(target, slots)
         self._waiting: deque[Request] = deque()
         self._running: list[Request] = []
@@ -241,6 +247,18 @@ class Engine:
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         return self.template.encode(self.tokenizer, turns)
 
+    def grammar(self, kind: str, source: object = None) -> Grammar:
+        """Which texts an answer may be, for ``Sampling(grammar=...)``. Safe in any thread; the last ones are kept.
+
+        Args:
+            kind: ``json_schema``, ``json_object`` (any JSON object, no source), ``regex``, ``lark`` or ``choice``.
+            source: a schema as a mapping or as JSON; a regular expression; a grammar in Lark; a list of texts.
+
+        Raises:
+            InputError: it is none of its kind, too large, or admits no text.
+        """
+        return self._grammars.get(kind, source)
+
     def close(self) -> None:
         """Cancel what runs and give the target's slots back."""
         with self._lock:
@@ -309,6 +327,8 @@ class Engine:
         prediction: Prompt | None = None,
         draft: bool = True,
         drafters: Sequence[str] | None = None,
+        draft_tokens: int | None = None,
+        acceptance: Rule | None = None,
         logprobs: int | None = None,
         explain: bool = False,
         cache_salt: str = "",
@@ -331,6 +351,11 @@ class Engine:
             raise InputError(f"max_tokens is {shown(max_tokens)}; it must be a whole number, 0 or more")
         if logprobs is not None and not (_whole(logprobs) and 0 <= logprobs <= MAX_LOGPROBS):
             raise InputError(f"logprobs is {shown(logprobs)}; it must be a whole number in 0..{MAX_LOGPROBS}")
+        if draft_tokens is not None and not (_whole(draft_tokens) and draft_tokens >= 0):
+            raise InputError(f"draft_tokens is {shown(draft_tokens)}; it must be a whole number, 0 or more")
+        if acceptance is not None and acceptance not in get_args(Rule):
+            raise UnknownName("acceptance rule", str(acceptance), get_args(Rule))
+        rule = acceptance or self.acceptance
         room = info.context - len(tokens)
         if sampling.min_tokens > room:
             raise InputError(f"min_tokens is {sampling.min_tokens}; behind the prompt the context has room for {room}")
@@ -355,9 +380,9 @@ class Engine:
             prompt=tokens,
             sampler=Sampler(sampling, info.vocab_size, tuple(ends), tokens, target_noise),
             output=Output(stops, self.tokenizer.incremental(tokens.tolist()) if self.tokenizer else None),
-            switches=Switches(asked, logprobs, explain),
-            rule=self.acceptance,
-            draft_noise=target_noise if self.acceptance == "coupled" else Noise(seed, Stream.DRAFT),
+            switches=Switches(asked, logprobs, explain, MAX_NODES if draft_tokens is None else draft_tokens),
+            rule=rule,
+            draft_noise=target_noise if rule == "coupled" else Noise(seed, Stream.DRAFT),
             accept_noise=Noise(seed, Stream.ACCEPT),
             drafters=self._names,
             prediction=expected,

@@ -28,13 +28,14 @@ from augury.tree import MAX_NODES, DraftTree, FloatArray, Path
 
 @dataclass
 class Parts:
-    """What a step works with."""
+    """What a step works with; ``deepest``: draft tokens in a row that are verified at most."""
 
     target: Target
     drafters: Named
     meter: Meter | None
     trust: Trust = field(default_factory=Trust)
     asking: Asking = field(default_factory=Asking)
+    deepest: int = MAX_NODES
 
     @property
     def private(self) -> frozenset[int]:
@@ -49,7 +50,7 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
     costs = parts.meter.costs if parts.meter else None
     info, others = parts.target.info, len(batch) - 1
     offers = [
-        propose(parts.drafters, r, info, costs.useful_nodes(n) if costs else MAX_NODES, costs, others)
+        propose(parts.drafters, r, info, costs.useful_nodes(n) if costs else MAX_NODES, costs, others, parts.deepest)
         for r, n in zip(batch, committed, strict=True)
     ]
     trees = choose([offer.tree for offer in offers], costs, committed)

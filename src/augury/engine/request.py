@@ -15,7 +15,7 @@ from augury.engine.trust import Trust
 from augury.noise import Noise
 from augury.record import FinishReason, RequestRecord, StepRecord
 from augury.sampling import Sampler
-from augury.tree import FloatArray, IntArray
+from augury.tree import MAX_NODES, FloatArray, IntArray
 
 Shown = TypeVar("Shown", IntArray, FloatArray)
 
@@ -66,11 +66,13 @@ class Switches:
         drafters: places of the drafters that are asked; none decodes plainly.
         logprobs: None, or how many alternatives to report with each token's log-probability.
         explain: whether step records hold the target's probability of every drafted token.
+        deepest: draft tokens in a row that are verified at most.
     """
 
     drafters: frozenset[int] = frozenset()
     logprobs: int | None = None
     explain: bool = False
+    deepest: int = MAX_NODES
 
 
 class Request:
@@ -140,6 +142,7 @@ class Request:
                 self._shown_length,
                 self._shown_slot,
                 self._shown_room,
+                sampler.forced,
             )
             for seat in range(len(drafters))
         )

@@ -155,6 +155,41 @@ def load_target(
     return Loaded(target, wording.tokenizer, wording.template, wording.eos_ids(target.info.vocab_size))
 
 
+def check_model(model: str | os.PathLike[str]) -> None:
+    """Refuse what names no model, before anything is read.
+
+    Raises:
+        UnknownName, ModelError: there is none of that name.
+    """
+    if model not in EMBEDDED and not Path(model).exists():
+        _open(model)
+
+
+def cache_bytes(model: str | os.PathLike[str], *, dtype: str | None = None, max_model_len: int | None = None) -> int:
+    """Bytes that the keys and values of one slot take at most, without loading the weights.
+
+    Args:
+        model: as for ``load_target``, as are the others.
+        dtype: bfloat16 when None.
+        max_model_len: the model's own, at most 8192, when None.
+
+    Raises:
+        InputError: the model runs through transformers, which sizes its caches itself.
+        ModelError: files that are missing or damaged.
+    """
+    from augury.models.families import NotABlock, block_config
+    from augury.models.runner import capacity
+
+    files = _open(model)
+    try:
+        config = block_config(files.config, max_model_len)
+    except NotABlock as reason:
+        raise InputError(f"what a cache of {files.name} takes is not known here: {reason}") from None
+    rows = -(-capacity(config.context) // 32) * 32  # padded as the widest runner pads
+    widths = -(-config.head_dim // 16) * 16 + -(-config.head_dim // 32) * 32
+    return config.layers * config.kv_heads * rows * widths * (4 if dtype == "float32" else 2)
+
+
 def load_wording(model: str | os.PathLike[str]) -> Wording:
     """Read a model's tokenizer and chat template, not its weights.
 

@@ -80,7 +80,20 @@ class ChatTemplate:
         except minijinja.TemplateError as error:
             raise ModelError(f"the chat template of {name} does not parse: {first_line(error)}") from None
 
-    def encode(self, tokenizer: Tokenizer, messages: Sequence[Message], add_generation_prompt: bool = True) -> IntArray:
+    def reads(self, name: str) -> bool:
+        """Whether the template looks at a variable of that name, as far as its text tells."""
+        return re.search(rf"\b{re.escape(name)}\b", self.source) is not None
+
+    def encode(
+        self,
+        tokenizer: Tokenizer,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        switches: Mapping[str, bool] | None = None,
+        continues: bool = False,
+    ) -> IntArray:
         """Ids of a conversation, i32[m]: control tokens are those the template wrote, never a user's text.
 
         Args:
@@ -88,18 +101,37 @@ class ChatTemplate:
             messages: each a ``role`` and a ``content`` (text, or a list of text parts), and what else the
                 template knows, such as ``tool_calls``.
             add_generation_prompt: end with the opening of the assistant's answer.
+            tools: that the model may call, as the template lists them.
+            switches: further variables of the template.
+            continues: end with the content of the last message, for the model to write on.
 
         Raises:
             InputError: messages of a wrong shape, or refused by the template itself; says why.
         """
-        return tokenizer.encode_guarded(lambda guard: self._render(messages, add_generation_prompt, guard))
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool, guard: Callable[[str], str]) -> str:
-        context = {
-            **self._variables,
-            "messages": [_guarded(f"messages[{i}]", _checked(i, m), guard) for i, m in enumerate(_listed(messages))],
-            "add_generation_prompt": add_generation_prompt,
-        }
+        def render(guard: Callable[[str], str]) -> str:
+            checked = [_checked(i, m) for i, m in enumerate(_listed(messages))]
+            context = {
+                **self._variables,
+                **(switches or {}),
+                "tools": None if tools is None else _guarded("tools", tools, guard),
+                "messages": [_guarded(f"messages[{i}]", m, guard) for i, m in enumerate(checked)],
+                "add_generation_prompt": add_generation_prompt,
+            }
+            text = self._render(context)
+            return self._cut(text, guard, checked[-1]["content"]) if continues else text
+
+        return tokenizer.encode_guarded(render)
+
+    def _cut(self, text: str, guard: Callable[[str], str], last: str) -> str:
+        """The conversation up to the end of its last message's content, which templates may strip."""
+        for content in (last, last.strip()):
+            found = text.rfind(guard(content))
+            if content and found >= 0:
+                return text[: found + len(guard(content))]
+        raise InputError(f"the chat template of {self.name} does not show the last message, which is to be continued")
+
+    def _render(self, context: Mapping[str, object]) -> str:
         try:
             text = self._environment.render_template("chat", **context)
         except Exception as error:  # minijinja's own, or what a filter raised for a template's wrong use of it

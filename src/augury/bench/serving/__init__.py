@@ -1,0 +1,1 @@
+"""Measures a running server from outside: its load, what its streams give away, and whether it stays well."""

@@ -1,0 +1,1 @@
+"""Structured output: which texts an answer may be, as ``Sampling(grammar=...)`` takes it."""

@@ -1,0 +1,50 @@
+"""The app: routes, and what stands before them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+import augury
+from augury.engine.service import Service
+from augury.server import chat, completions, faults, models, responses, schema, status, tokens
+from augury.server.answering import Desk
+from augury.server.guard import Guard
+from augury.server.metrics import Metrics
+from augury.server.settings import Settings
+
+
+def create_app(service: Service, settings: Settings, metrics: Metrics | None = None) -> FastAPI:
+    """OpenAI's interface to an engine.
+
+    Args:
+        service: that answers; who made it stops it.
+        settings: of the server.
+        metrics: that ``/metrics`` shows.
+    """
+    app = FastAPI(
+        title="Augury",
+        version=augury.__version__,
+        summary="Lossless speculative decoding behind OpenAI's interface.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    desk = Desk(service, settings)
+    for prefix in ("/v1", ""):
+        for room in (chat, completions, responses, models, tokens):
+            routes = room.router(desk)
+            app.include_router(routes, prefix=prefix, include_in_schema=bool(prefix), responses=faults.DESCRIBED)
+    app.include_router(status.router(service, settings, metrics), responses=faults.DESCRIBED)
+    faults.install(app)
+    app.add_middleware(Guard, settings=settings)
+    bare = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            bare()["components"] = {"schemas": schema.definitions()}
+        return bare()
+
+    app.openapi = openapi  # type: ignore[method-assign]
+    return app

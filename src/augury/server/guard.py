@@ -1,0 +1,206 @@
+"""What stands in front of every route: who asks, from where, how much, and under which number.
+
+It is plain ASGI: nothing of a request is read before it is known to be welcome, and no route can be forgotten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import time
+import uuid
+from collections.abc import Sequence
+from hmac import compare_digest
+from urllib.parse import urlsplit
+
+import anyio
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from augury.server.faults import Fault, fault_of
+from augury.server.settings import Settings
+
+KEY = "augury.key"
+"""Place in an ASGI scope of the digest of the key that was shown, empty where none is asked for."""
+
+REQUEST_ID = "augury.request_id"
+"""Place in an ASGI scope of the request's number."""
+
+OPEN = "/health"
+"""The route for everybody."""
+
+_PATIENCE_SECONDS, _LINGER_SECONDS = 0.02, 1.0
+_ID = re.compile(r"[A-Za-z0-9._:/=+-]{1,128}")
+_CLOSE = {"Connection": "close"}
+_LOG = logging.getLogger("augury.server")
+
+
+class Guard:
+    """ASGI middleware; see the module's text."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._settings = settings
+        self._digests = [_digest(key.encode()) for key in settings.api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or refuse it."""
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = _headers(scope)
+        given = _one(headers, b"x-request-id").decode("latin-1")
+        scope[REQUEST_ID] = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        scope[KEY] = ""
+        started = False
+
+        async def numbered(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message["headers"], (b"x-request-id", scope[REQUEST_ID].encode())]
+            await send(message)
+
+        length = _one(headers, b"content-length")
+        body = Body(receive, self._settings, whole=length in (b"", b"0") and b"transfer-encoding" not in headers)
+        try:
+            self._check(scope, headers)
+            await self._app(scope, body, numbered)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            fault = fault_of(error)
+            if fault.status == 500:
+                _LOG.exception("request %s failed", scope[REQUEST_ID])
+            if started:
+                raise
+            await _refuse(fault, body, b"expect" not in headers, numbered)
+
+    def _check(self, scope: Scope, headers: dict[bytes, list[bytes]]) -> None:
+        if scope["path"] != OPEN:
+            self._check_host(headers)
+            self._check_key(scope, headers)
+        lengths = headers.get(b"content-length", [])
+        if len(lengths) > 1 or (lengths and b"transfer-encoding" in headers):
+            raise Fault(400, "the request says its length in two ways", code="invalid_length", headers=_CLOSE)
+        if lengths and (not lengths[0].isdigit() or int(lengths[0]) > self._settings.max_body):
+            raise _too_large(self._settings.max_body)
+
+    def _check_host(self, headers: dict[bytes, list[bytes]]) -> None:
+        """A page of another site that a browser shows, or a name that was bound to this address, asks nothing here."""
+        host = _one(headers, b"host").decode("latin-1").lower()
+        if not _allowed(host, self._settings.hosts):
+            raise Fault(
+                400, "this server does not go by that Host; its operator says which it has", code="invalid_host"
+            )
+        for origin in headers.get(b"origin", []):
+            if urlsplit(origin.decode("latin-1")).netloc.lower() != host:
+                raise Fault(403, "pages of other sites may not ask this server", code="invalid_origin")
+
+    def _check_key(self, scope: Scope, headers: dict[bytes, list[bytes]]) -> None:
+        if not self._digests:
+            return
+        scheme, _, key = _one(headers, b"authorization").partition(b" ")
+        if scheme.lower() != b"bearer":
+            key = _one(headers, b"x-api-key")
+        shown = _digest(key.strip())
+        known = False
+        for digest in self._digests:  # all of them, so that the time tells nothing
+            known |= compare_digest(digest, shown)
+        if not known:
+            wrong = "no API key was given" if not key.strip() else "the API key is not one of this server's"
+            raise Fault(
+                401,
+                f"{wrong}; send one as Authorization: Bearer, or as X-Api-Key",
+                type="authentication_error",
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        scope[KEY] = shown
+
+
+class Body:
+    """``receive`` that counts what comes, and how long it takes to."""
+
+    def __init__(self, receive: Receive, settings: Settings, whole: bool) -> None:
+        self._receive, self._settings = receive, settings
+        self._size, self.whole = 0, whole
+        self._deadline = time.monotonic() + settings.body_seconds
+
+    async def drain(self, seconds: float) -> None:
+        """Throw away what comes for so long, or until it is whole."""
+        with anyio.move_on_after(seconds):
+            while not self.whole:
+                message = await self._receive()
+                self.whole = message["type"] != "http.request" or not message.get("more_body", False)
+
+    async def __call__(self) -> Message:
+        """The next part of it."""
+        if self.whole:
+            return await self._receive()  # what comes now is that the client has gone
+        with anyio.move_on_after(self._deadline - time.monotonic()) as waited:
+            message = await self._receive()
+        if waited.cancelled_caught:
+            seconds = self._settings.body_seconds
+            raise Fault(
+                408,
+                f"the body took more than {seconds:g} seconds to come",
+                type="timeout_error",
+                code="request_timeout",
+            )
+        if message["type"] == "http.request":
+            self._size += len(message.get("body", b""))
+            self.whole = not message.get("more_body", False)
+            if self._size > self._settings.max_body:
+                raise _too_large(self._settings.max_body)
+        return message
+
+
+async def _refuse(fault: Fault, body: Body, lingers: bool, send: Send) -> None:
+    """Answer. What is left of a body is not waited for: the connection closes behind the answer, though not before a
+    client that is still writing had a moment to finish, as it reads only then.
+    """
+    if lingers:
+        await body.drain(_PATIENCE_SECONDS)  # a small one is there already, and the connection can stay
+    response = fault.response()
+    fields = response.raw_headers
+    if not body.whole:
+        fields = [*(field for field in fields if field[0] != b"connection"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": response.status_code, "headers": fields})
+    await send({"type": "http.response.body", "body": response.body, "more_body": not body.whole})
+    if not body.whole:
+        if lingers:
+            await body.drain(_LINGER_SECONDS)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _too_large(limit: int) -> Fault:
+    return Fault(413, f"the body is larger than {limit} bytes, which is the limit", code="request_too_large")
+
+
+def _headers(scope: Scope) -> dict[bytes, list[bytes]]:
+    found: dict[bytes, list[bytes]] = {}
+    for name, value in scope["headers"]:
+        found.setdefault(name, []).append(value)
+    return found
+
+
+def _one(headers: dict[bytes, list[bytes]], name: bytes) -> bytes:
+    return headers.get(name, [b""])[0]
+
+
+def _digest(key: bytes) -> str:
+    return hashlib.sha256(key).hexdigest()
+
+
+def _allowed(host: str, hosts: Sequence[str]) -> bool:
+    """Whether a Host header names one of the hosts; the port is not looked at."""
+    name = re.sub(r":\d*$", "", host).strip("[]")
+    return not hosts or any(
+        name.endswith(one[1:].lower()) if one.startswith("*.") else name == one.lower().strip("[]") for one in hosts
+    )

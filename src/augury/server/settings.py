@@ -1,0 +1,52 @@
+"""What the operator of a server decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+StreamMode = Literal["fast", "smooth", "private"]
+Amount = Literal["none", "summary", "detailed"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a server behaves to those who ask it.
+
+    Attributes:
+        names: under which the model is served; the first is the one that answers show.
+        api_keys: any of them opens every route but ``/health``; none asks for no key.
+        hosts: that requests may name in their Host header, ``*.example.com`` for all below; () is any.
+        max_body: bytes of a request's body.
+        body_seconds: in which it must have come.
+        request_seconds: after which an answer is given up, waiting or running.
+        keep_alive_seconds: between two comments in a stream that brings nothing; 0 sends none.
+        send_seconds: that a reader of a stream may take for what was sent before it is given up.
+        stream_mode: ``fast`` sends what a step brought when it brought it.
+        stream_interval: tokens of a frame at least, but for the last one.
+        figures: statistics of drafting that every answer carries.
+        figures_on_request: whether a request may ask for them.
+        force_usage: whether every stream ends with its usage.
+        requests_at_once: of one key, or without keys of one address; 0 is any number.
+        requests_per_minute: the same.
+        choices: answers of one request at most, over all its prompts.
+        metrics_compat_vllm: whether /metrics shows vLLM's names too.
+    """
+
+    names: tuple[str, ...] = ("augury",)
+    api_keys: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    max_body: int = 8 << 20
+    body_seconds: float = 30.0
+    request_seconds: float | None = 600.0
+    keep_alive_seconds: float = 15.0
+    send_seconds: float = 30.0
+    stream_mode: StreamMode = "fast"
+    stream_interval: int = 1
+    figures: Amount = "none"
+    figures_on_request: bool = True
+    force_usage: bool = False
+    requests_at_once: int = 0
+    requests_per_minute: int = 0
+    choices: int = 128
+    metrics_compat_vllm: bool = True
