@@ -3,7 +3,7 @@
 A step that verifies the node set N over all its requests emits in expectation one token per request plus the
 survival of every node, and takes the time of one forward over all rows plus what surrounds it. The choice is
 
-    argmax over N of  (requests + sum of survival over N) / (verify(rows) + rest)
+    argmax over N of  (requests + sum of survival over N) / (spent on guesses + verify(rows) + rest)
 
 Survival never grows along a path, so the best N of any size are the nodes of greatest survival, and these
 are closed under parents: one sort gives every candidate. Costs are staircases, so the maximum is taken over all sizes,
@@ -39,7 +39,7 @@ class Costs:
         verify: f64[R], entry r is the milliseconds of a forward over r rows at short context; entry 0 is 0;
             never falling. Beyond the table the last slope goes on.
         attend: milliseconds for each row and each thousand tokens of its context, on top.
-        rest: milliseconds of a step outside the forward.
+        rest: milliseconds of a step outside forward and drafting.
     """
 
     verify: npt.NDArray[np.float64]
@@ -83,13 +83,16 @@ def promise(tree: DraftTree, costs: Costs, context: int, others: int = 0) -> Exp
     return Expected(float(gain[best]), float(ms[best]))
 
 
-def choose(trees: Sequence[DraftTree], costs: Costs | None, contexts: Sequence[int]) -> list[DraftTree]:
+def choose(
+    trees: Sequence[DraftTree], costs: Costs | None, contexts: Sequence[int], spent: float = 0.0
+) -> list[DraftTree]:
     """Keep in each request's tree the nodes worth verifying.
 
     Args:
         trees: one for each request of the step.
         costs: measured times, or None to keep every node.
         contexts: committed tokens of each request.
+        spent: milliseconds that the guesses took; the more, the less a further row adds to them.
     """
     fixed = [t for t in trees if t.laws]
     sizes = [0 if t.laws else len(t) for t in trees]
@@ -104,7 +107,7 @@ def choose(trees: Sequence[DraftTree], costs: Costs | None, contexts: Sequence[i
     rows = len(trees) + sum(map(len, fixed)) + np.arange(len(order) + 1)
     whole = sum(c * len(t) for c, t in zip(context.tolist(), trees, strict=True) if t.laws)
     read = context.sum() + whole + np.concatenate([[0.0], np.cumsum(context[owner])])
-    rate = gain / costs.step(rows, read)
+    rate = gain / (costs.step(rows, read) + spent)
     count = int(np.argmax(rate))
     if rate[count] < HURDLE * rate[0]:
         count = 0

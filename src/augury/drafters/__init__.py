@@ -108,6 +108,8 @@ def unreplayable(spec: str) -> str | None:
     cls = _class(DRAFTERS[name].target if name in DRAFTERS else name)
     if "target" in inspect.signature(cls).parameters:
         return "it works with the target itself"
+    if cls.reads_grammar:
+        return "it follows the request's grammar, which a log does not hold"
     if cls.needs_hidden:
         return "it reads the target's hidden states"
     return "it learns from the target's rows of logits" if cls.needs_rows else None

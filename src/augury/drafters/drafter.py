@@ -131,6 +131,9 @@ class Drafter(ABC):
     reads_prediction: bool = False
     """Whether it reads ``view.prediction``: a prediction that no drafter reads is refused."""
 
+    reads_grammar: bool = False
+    """Whether it guesses from the request's grammar alone, which a recorded text does not have."""
+
     remembers: bool = False
     """Whether it guesses from earlier requests: what is asked again finds its answer there."""
 

@@ -31,6 +31,8 @@ class _Request:
 class Grammar(Drafter):
     """Proposes a chain of forced tokens."""
 
+    reads_grammar = True
+
     def __init__(self) -> None:
         self._survival = Survival(_KINDS)
         self._requests: dict[int, _Request] = {}

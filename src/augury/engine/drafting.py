@@ -125,8 +125,10 @@ def propose(
     def pays(index: int) -> bool:
         if costs is None:
             return True
+        spent = sum(p.ms for p in proposals.values())
         without = promise(merged(), costs, request.length, others)
-        return request.asking.pays(index, without, plain, Expected(others, plain - alone))
+        without = Expected(without.tokens, without.ms + spent)
+        return request.asking.pays(index, without, plain, Expected(others, plain - alone + spent))
 
     share = plain / (1 + others)
     wanted = sorted(request.switches.drafters)

@@ -18,6 +18,7 @@ from augury.drafters.drafter import Observation
 from augury.engine.asking import ENGINE_WEIGHT, Asking
 from augury.engine.costs import Meter
 from augury.engine.drafting import Named, Offer, observe, propose
+from augury.engine.gate import PAUSED, Gates
 from augury.engine.request import Chunk, Request, TokenLogprob, frozen
 from augury.engine.trust import Trust
 from augury.models.target import Target
@@ -35,6 +36,7 @@ class Parts:
     meter: Meter | None
     trust: Trust = field(default_factory=Trust)
     asking: Asking = field(default_factory=Asking)
+    gates: Gates = field(default_factory=Gates)
     deepest: int = MAX_NODES
 
     @property
@@ -48,12 +50,16 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
     clock = _Clock()
     committed = [r.length - 1 for r in batch]
     costs = parts.meter.costs if parts.meter else None
-    info, others = parts.target.info, len(batch) - 1
+    info, others, gate = parts.target.info, len(batch) - 1, parts.gates.of(len(batch))
+    drafting = costs is None or gate.open()
     offers = [
         propose(parts.drafters, r, info, costs.useful_nodes(n) if costs else MAX_NODES, costs, others, parts.deepest)
+        if drafting
+        else Offer(DraftTree.empty(), (), PAUSED)
         for r, n in zip(batch, committed, strict=True)
     ]
-    trees = choose([offer.tree for offer in offers], costs, committed)
+    drafting_ms = clock.total()
+    trees = choose([offer.tree for offer in offers], costs, committed, drafting_ms)
     draft_ms = clock.lap()
 
     slots = [r.slot for r in batch]
@@ -103,9 +109,14 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
         )
         records.append(record)
         _deliver(request, record, wanted)
-    if parts.meter:
-        read = float(sum((len(t) + 1) * n for t, n in zip(trees, committed, strict=True)))
-        parts.meter.served(count, read, verify_ms, clock.total() - verify_ms)
+    if parts.meter and costs:
+        read = sum((len(t) + 1) * n for t, n in zip(trees, committed, strict=True))
+        if drafting and any(r.opened for r in batch):
+            rows_read = np.array([float(sum(committed)), float(read)])
+            plain_ms, expected_ms = costs.step(np.array([len(batch), count]), rows_read).tolist()
+            tokens = sum(map(len, emitted))
+            gate.learn(tokens, len(batch), clock.total(), plain_ms, expected_ms + drafting_ms)
+        parts.meter.served(count, float(read), verify_ms, clock.total() - verify_ms - drafting_ms)
     return records
 
 

@@ -150,6 +150,7 @@ def test_who_can_be_replayed():
         ("eagle:x", "it works with the target itself"),
         ("medusa:x", "it works with the target itself"),
         ("block:x", "it works with the target itself"),
+        ("grammar", "it follows the request's grammar, which a log does not hold"),
         (HIDDEN, "it reads the target's hidden states"),
         (WANTS, "it works with the target itself"),
     ],
