@@ -73,10 +73,10 @@ class LogitsProcessor(Protocol):
 class Following(Protocol):
     """A grammar along one answer, from its first token on. ``path`` are draft tokens behind the committed ones."""
 
-    def allowed(self, path: Sequence[int]) -> BoolArray:
+    def allowed(self, path: Sequence[int], guess: bool = False) -> BoolArray:
         """bool[V], the tokens that step 6 leaves behind ``path``; behind what it bans none, behind an end token all.
 
-        Not to be written to.
+        Not to be written to. For a ``guess`` it may be all where finding out takes too much work.
 
         Raises:
             InputError: finding out would take too much work.
@@ -326,7 +326,7 @@ class Sampler:
             wide[ids] = logits
             scores = self._edit(wide, path)[ids]
         if self._following is not None:
-            allowed = self._following.allowed(path)
+            allowed = self._following.allowed(path, guess=True)
             scores = np.where(allowed if ids is None else allowed[ids], scores, _BANNED)
         best = float(scores.max())
         if not math.isfinite(best):

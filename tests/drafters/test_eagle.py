@@ -312,3 +312,16 @@ def test_the_shipped_head_guesses_prose(loaded):
     ) as engine:
         found = engine.generate(engine.render(ASKED), max_tokens=96)
     assert len(found.tokens) / len(found.record.steps) > 1.5
+
+
+def test_a_head_uses_nothing_of_what_another_tenant_left_in_a_slot(head):
+    """Whoever is answered sooner would know what the other had asked."""
+    target = Ridden(V, seed=3)
+    prompt = [1, 2, 3, 1, 2, 0, 4]
+    with Engine(target, on_toy(head, target, depth=4, width=1)) as one:
+        fed = []
+        for salt in ("a", "b", "b"):
+            before = target.fed
+            one.generate(prompt, max_tokens=2, cache_salt=salt)
+            fed.append(target.fed - before)
+    assert fed[0] == fed[1] > fed[2]

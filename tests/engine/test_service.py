@@ -11,7 +11,7 @@ import pytest
 from augury.conformance.toys import Half, ToyTarget
 from augury.engine.engine import Engine
 from augury.engine.request import Chunk
-from augury.engine.service import Ending, Room, Service
+from augury.engine.service import HOPELESS, Ending, Room, Service
 from augury.errors import ModelError, Overloaded, Stopping, TooLate
 from augury.sampling import Sampling
 
@@ -363,3 +363,25 @@ def test_a_seed_gives_the_same_text_in_any_company():
         service.submit(service.engine.request(PROMPT, sampling, max_tokens=20), heard)
         heard.wait()
     assert heard.tokens == wanted
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_forwards_that_fail_for_good_are_a_fault():
+    target = Broken(V, slots=1, context=512)
+    target.raises = True
+    service = made(1, target)
+    for failed in range(HOPELESS):
+        assert service.fault is None, f"after {failed}"
+        assert ask(service, [3, 7])[0].wait().finish == "error"
+    service._thread.join(20)
+    assert service.fault == "the engine's thread ended: RuntimeError"
+
+
+def test_a_forward_that_works_again_is_forgiven():
+    target = Broken(V, slots=1, context=512)
+    target.raises = True
+    with made(1, target) as service:
+        for _ in range(2 * HOPELESS):
+            ask(service, [3, 7])[0].wait()
+            assert ask(service, [1, 2], 1)[0].wait() == Ending("length")
+        assert service.fault is None

@@ -459,6 +459,10 @@ def test_an_answer_whose_masks_take_too_long_ends(monkeypatch):
     follow = MADE.get("regex", "[abc]{1,50}").follow(SIZE, ENDS)
     follow.allowed([])
     monkeypatch.setattr(following, "_PATIENCE_S", 0.0)
-    follow.allowed([97])
+    assert follow.allowed([97], guess=True).sum() < SIZE
+    assert follow.allowed([98], guess=True).all(), "a guess need not know, and fails nothing"
+    assert not follow.forced(4)
+    assert follow.allowed([97]).sum() < SIZE, "it was found out before"
+    follow.allowed([98])
     with pytest.raises(InputError, match="the grammar's masks took more than the 0 s that they may take"):
-        follow.allowed([98])
+        follow.allowed([99])

@@ -251,7 +251,7 @@ class _Turning:
         self._words = [token for token in range(vocab_size) if token not in ends]
         self._text: list[int] = []
 
-    def allowed(self, path: Sequence[int]) -> BoolArray:
+    def allowed(self, path: Sequence[int], guess: bool = False) -> BoolArray:
         if self.legal(path) < len(path):
             return np.zeros(self._vocab, np.bool_)
         return self._row([*self._text, *path])

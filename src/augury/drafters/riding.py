@@ -1,7 +1,8 @@
 """What the drafters with a trained head on the target have in common: the head, and the text it has read.
 
 The hidden states that a head reads lie in the target's cache, and what it keeps of them in a cache of its own with the
-same slots, so a conversation that goes on in a slot is not read again.
+same slots, so a conversation that goes on in a slot is not read again. A prompt is read when the head is first asked:
+where others share the steps it may never be.
 """
 
 from __future__ import annotations
@@ -68,13 +69,7 @@ class Riding(Spine):
             raise ModelError(f"drafter {kind}: the head in {directory} is of kind {found}; use {found}:{directory}")
         self._ride = target.attach(self.head)
         self._features = target.tap(self.head.config.taps)
-        self._held: dict[int, IntArray] = {}  # slot: tokens of which the head has all rows but one
-
-    def open(self, view: View) -> None:
-        """Begin a request, and read its prompt but for the last row, which proposing computes anyway."""
-        super().open(view)
-        if view.length > 2:
-            self._read(view, view.length - 2, 0)
+        self._held: dict[int, tuple[str, IntArray]] = {}  # slot: whose text, and that of which it has all rows but one
 
     def room(self, view: View) -> int:
         """None behind a single token: the target has no hidden states in front of it."""
@@ -82,11 +77,12 @@ class Riding(Spine):
 
     def _read(self, view: View, end: int, logits: int) -> tuple[FloatArray, FloatArray]:
         """Rows 0..end-1 of the text, those that are missing; row t is hidden state t with token t + 1."""
-        tokens, held = view.tokens, self._held.pop(view.slot, view.tokens[:0])
-        begin = min(max(common(held, tokens) - 1, 0), end - 1)
+        tokens, (tenant, held) = view.tokens, self._held.pop(view.slot, ("", view.tokens[:0]))
+        # What another tenant's text left is not used: a prompt that is read sooner would tell what others had asked.
+        begin = min(max(common(held, tokens) - 1, 0), end - 1) if tenant == view.tenant else 0
         for at in range(begin, end, _ROWS):
             stop = min(at + _ROWS, end)
             given = self._features(view.slot, at, stop)
             found = self._ride(view.slot, at, tokens[at + 1 : stop + 1], given, True, logits if stop == end else 0)
-        self._held[view.slot] = tokens[: end + 1].copy()
+        self._held[view.slot] = view.tenant, tokens[: end + 1].copy()
         return found

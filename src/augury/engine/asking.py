@@ -26,6 +26,7 @@ PROBES = 0.02
 """Share of the time that may go to asking drafters that are not believed to pay."""
 
 _FIRST = 3  # times that a drafter is asked before it is judged
+_HICCUP = 3.0  # times its mean that a proposal may count at most: a head reads the prompt when it is first asked
 _DOUBT = 0.6  # tokens that a drafter may bring more than it did, for all that one step tells
 _NOBODY = Expected(0.0, 0.0)
 ENGINE_WEIGHT, OWN_WEIGHT = 0.02, 0.1
@@ -58,6 +59,7 @@ class Means:
         self.own += 1
         self.idle = 0
         share = max(weight, 1.0 / self.asked)
+        ms = min(ms, _HICCUP * self.ms) if self.asked > _FIRST else ms
         # A first call warms caches and pages; of the first few the fastest tells what it takes.
         self.ms = min(self.ms, ms) if 1 < self.asked <= _FIRST else self.ms + share * (ms - self.ms)
         self.tokens += share * (tokens - self.tokens)

@@ -145,6 +145,7 @@ class Engine:
         eos_ids: tokens that end an answer.
         meter: measured costs; None verifies every proposed node.
         slots: requests that run at the same time.
+        draft_tokens: draft tokens in a row that are verified at most; as many as pay when None.
     """
 
     def __init__(
@@ -158,6 +159,7 @@ class Engine:
         eos_ids: Sequence[int] = (),
         meter: Meter | None = None,
         slots: int = 1,
+        draft_tokens: int | None = None,
     ) -> None:
         if acceptance not in get_args(Rule):
             raise UnknownName("acceptance rule", acceptance, get_args(Rule))
@@ -169,7 +171,7 @@ class Engine:
             if not isinstance(id, int | np.integer) or not 0 <= id < target.info.vocab_size:
                 raise InputError(f"eos_ids has {shown(id)}; valid ids are 0..{target.info.vocab_size - 1}")
         self.eos_ids = tuple(int(t) for t in eos_ids)
-        self.parts = Parts(target, tuple(drafters), meter)
+        self.parts = Parts(target, tuple(drafters), meter, deepest=deepest(draft_tokens))
         self._names = tuple(name for name, _ in drafters)
         self._grammars = Grammars(tokenizer, target.info.vocab_size)
         self._slots = Slots(target, slots)
@@ -351,8 +353,7 @@ class Engine:
             raise InputError(f"max_tokens is {shown(max_tokens)}; it must be a whole number, 0 or more")
         if logprobs is not None and not (_whole(logprobs) and 0 <= logprobs <= MAX_LOGPROBS):
             raise InputError(f"logprobs is {shown(logprobs)}; it must be a whole number in 0..{MAX_LOGPROBS}")
-        if draft_tokens is not None and not (_whole(draft_tokens) and draft_tokens >= 0):
-            raise InputError(f"draft_tokens is {shown(draft_tokens)}; it must be a whole number, 0 or more")
+        most = deepest(draft_tokens)
         if acceptance is not None and acceptance not in get_args(Rule):
             raise UnknownName("acceptance rule", str(acceptance), get_args(Rule))
         rule = acceptance or self.acceptance
@@ -380,7 +381,7 @@ class Engine:
             prompt=tokens,
             sampler=Sampler(sampling, info.vocab_size, tuple(ends), tokens, target_noise),
             output=Output(stops, self.tokenizer.incremental(tokens.tolist()) if self.tokenizer else None),
-            switches=Switches(asked, logprobs, explain, MAX_NODES if draft_tokens is None else draft_tokens),
+            switches=Switches(asked, logprobs, explain, most),
             rule=rule,
             draft_noise=target_noise if rule == "coupled" else Noise(seed, Stream.DRAFT),
             accept_noise=Noise(seed, Stream.ACCEPT),
@@ -561,7 +562,8 @@ class Engine:
                 found, slot = max((found, slot), (there, other.slot))
         if found >= request.filled + WORTH_COPYING:
             self.target.copy(slot, request.slot, found)
-            request.filled = request.record.cached_tokens = found
+            request.record.cached_tokens += found - request.filled
+            request.filled = found
 
     def _fail(self, request: Request, error: BaseException) -> None:
         """End a request whose cache is in doubt; who waits for it, in whatever thread, gets the error."""
@@ -605,6 +607,19 @@ class Engine:
         """Refuse to work while at work: drafters and processors are called in a step, and may not call back."""
         if self._turning:
             raise AuguryError("the engine was called from within one of its own steps")
+
+
+def deepest(draft_tokens: int | None) -> int:
+    """Draft tokens in a row that are verified at most, where so many were asked for.
+
+    Raises:
+        InputError: it is no number of tokens.
+    """
+    if draft_tokens is None:
+        return MAX_NODES
+    if not (_whole(draft_tokens) and draft_tokens >= 0):
+        raise InputError(f"draft_tokens is {shown(draft_tokens)}; it must be a whole number, 0 or more")
+    return draft_tokens
 
 
 def _whole(value: object) -> bool:

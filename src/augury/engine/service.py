@@ -10,18 +10,23 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from augury.engine.engine import Engine
 from augury.engine.request import Chunk, Request
-from augury.errors import AuguryError, Overloaded, Stopping, TooLate
+from augury.errors import AuguryError, InputError, Overloaded, Stopping, TooLate
 from augury.record import FinishReason
 
 _IDLE_S = 0.5
 """Seconds between two looks at the deadlines of a queue that cannot move."""
+
+
+HOPELESS = 8
+"""Turns in a row that fail before the thread gives up: a device that is lost answers nobody, and a supervisor that sees
+the fault can start anew."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,7 @@ class Service:
         self._stopping = False
         self._abort = False
         self._failed: BaseException | None = None
+        self._failures = 0  # turns in a row
         self._began: float | None = None
         self._thread = threading.Thread(target=self._work, name="augury engine", daemon=True)
         self._thread.start()
@@ -141,7 +147,7 @@ class Service:
             Stopping: nothing is taken any more.
         """
         with self._changed:
-            self._check(0)
+            self._check([0])
 
     def submit(self, request: Request, deliver: Deliver, *, priority: int = 0, seconds: float | None = None) -> Ticket:
         """Take a request.
@@ -156,15 +162,29 @@ class Service:
             Overloaded: the queue is full.
             Stopping: nothing is taken any more.
         """
+        return self.submit_all([(request, deliver)], priority=priority, seconds=seconds)[0]
+
+    def submit_all(
+        self, asked: Sequence[tuple[Request, Deliver]], *, priority: int = 0, seconds: float | None = None
+    ) -> list[Ticket]:
+        """Take several requests, or none of them; see ``submit``.
+
+        Raises:
+            InputError: there will never be room for so many at once.
+            Overloaded: there is not now.
+            Stopping: nothing is taken any more.
+        """
         deadline = None if seconds is None else time.monotonic() + seconds
-        ticket = Ticket(request, deliver, priority, deadline)
+        tickets = [Ticket(request, deliver, priority, deadline) for request, deliver in asked]
+        sizes = [len(request.prompt) for request, _ in asked]
         with self._changed:
-            self._check(len(request.prompt))
-            self._taken += 1
-            heapq.heappush(self._queue, (priority, self._taken, ticket))
-            self._queued_tokens += len(request.prompt)
+            self._check(sizes)
+            for ticket, size in zip(tickets, sizes, strict=True):
+                self._taken += 1
+                heapq.heappush(self._queue, (priority, self._taken, ticket))
+                self._queued_tokens += size
             self._changed.notify()
-        return ticket
+        return tickets
 
     def cancel(self, ticket: Ticket) -> None:
         """Nobody waits for a request any more: it ends before the next step. Does nothing when it has ended."""
@@ -228,18 +248,33 @@ class Service:
 
     # ---- the thread -------------------------------------------------------------------------------------
 
-    def _check(self, tokens: int) -> None:
+    def _check(self, sizes: Sequence[int]) -> None:
+        """Whether there is room for requests with so many tokens each in their prompts."""
         if self._stopping or self._failed is not None:
             self._told(lambda: self._watch.refused("stopping"))
             raise Stopping("the server is stopping and takes no requests; ask another one, or again later")
-        free = self.engine.free > len(self._queue)
-        waiting, tokens = len(self._queue), self._queued_tokens + tokens
-        if not free and waiting >= self.room.requests:
+        slots, room = self.engine.slots, self.room
+        if self._lack(sizes, slots):
+            raise InputError(
+                f"{len(sizes)} answers to prompts of {sum(sizes)} tokens are asked for at once; {slots} run, and "
+                f"{room.requests} with {room.tokens} tokens may wait, so there will never be room; ask for fewer"
+            )
+        waiting = len(self._queue)
+        if lack := self._lack(sizes, max(self.engine.free - waiting, 0), waiting, self._queued_tokens):
             self._told(lambda: self._watch.refused("queue"))
-            raise Overloaded(f"{waiting} requests wait, which is the limit; ask again later")
-        if not free and waiting and tokens > self.room.tokens:
-            self._told(lambda: self._watch.refused("queue"))
-            raise Overloaded(f"{self.room.tokens} tokens of prompts may wait, and {tokens} would; ask again later")
+            raise Overloaded(f"{lack}; ask again later")
+
+    def _lack(self, sizes: Sequence[int], free: int, waiting: int = 0, tokens: int = 0) -> str | None:
+        """What there is no room for beside so many who wait, with so many tokens, where so many find a slot."""
+        wait = sizes[free:]
+        tokens += sum(wait)
+        if wait and waiting + len(wait) > self.room.requests:
+            more = f", and {len(wait)} more would" if len(wait) > 1 else ""
+            limit = "the limit" if waiting >= self.room.requests else f"below the limit of {self.room.requests}"
+            return f"{waiting} requests wait, which is {limit}{more}"
+        if wait and waiting + len(wait) > 1 and tokens > self.room.tokens:
+            return f"{self.room.tokens} tokens of prompts may wait, and {tokens} would"
+        return None
 
     def _work(self) -> None:
         try:
@@ -250,8 +285,11 @@ class Service:
                     self._began = time.monotonic()
                     try:
                         self.engine.turn()
+                        self._failures = 0
                     except Exception:  # who took part has ended with the error, and gets it below
-                        pass
+                        self._failures += 1
+                        if self._failures == HOPELESS:
+                            raise
                     finally:
                         self._began = None
                     self._deliver()
@@ -331,6 +369,8 @@ class Service:
         if ticket.ending is not None:
             return
         ticket.ending, ticket.ended = ending, time.monotonic()
+        record = ticket.request.record
+        record.finish = record.finish or ending.finish
         self._told(lambda: self._watch.left(ticket))
         self._told(lambda: ticket.deliver(ending))
 

@@ -29,7 +29,8 @@ _RENEWALS = 4
 """Times that an answer may have its matcher made anew: the new one reads the whole answer again."""
 
 _PATIENCE_S = 5.0
-"""Seconds of masks that one answer may take: an ordinary one takes 0.1 ms each, and all who step together wait."""
+"""Seconds of the processor that the masks of one answer may take, and those for guesses as many: an ordinary one takes
+0.1 ms, and all who step together wait for it."""
 
 _NOWHERE = "NoExtension"  # how the library's word for a text that cannot go on begins
 
@@ -61,14 +62,19 @@ class Following:
         self._path: list[int] = []  # behind the committed ones, where the matcher stands
         self._ended = self._lost = False  # an end token is committed; one is that the grammar does not allow
         self._failed: InputError | None = None
-        self._renewals, self._spent = 0, 0.0
+        self._renewals = 0
+        self._spent = self._guessed = 0.0  # seconds of masks for the answer's own rows, and for guesses beside them
 
-    def allowed(self, path: Sequence[int]) -> BoolArray:
+    def allowed(self, path: Sequence[int], guess: bool = False) -> BoolArray:
         """See ``sampling.Following``."""
         key = tuple(path)
         row = self._rows.get(key)
         if row is None:
+            if guess and self._tired:
+                return self._all
+            begin = time.thread_time()
             row = self._row(path)
+            self._spend(time.thread_time() - begin, guess)
             if len(self._rows) < _REMEMBERED:
                 self._rows[key] = row
         return row
@@ -94,12 +100,12 @@ class Following:
     def forced(self, limit: int) -> list[tuple[int, bool]]:
         """See ``sampling.Following``."""
         found: list[tuple[int, bool]] = []
-        while len(found) < limit:
+        while len(found) < limit and not self._tired:
             path = [token for token, _ in found]
             matcher = self._reach(path)
             if matcher is None:
                 break
-            mask = self.allowed(path)
+            mask = self.allowed(path, guess=True)
             alone = int(np.count_nonzero(mask)) == 1
             new = [int(np.argmax(mask))] if alone else self._spelt(matcher.compute_ff_bytes())
             if not new:
@@ -121,6 +127,19 @@ class Following:
         self._path = []
         self._rows.clear()
 
+    @property
+    def _tired(self) -> bool:
+        """Whether guesses have had their share; what they ask for must not fail an answer."""
+        return self._guessed > _PATIENCE_S
+
+    def _spend(self, seconds: float, guess: bool) -> None:
+        if guess:
+            self._guessed += seconds
+            return
+        self._spent += seconds
+        if self._spent > _PATIENCE_S:
+            self._failed = InputError(f"the grammar's masks took more than the {_PATIENCE_S:g} s that they may take")
+
     def _row(self, path: Sequence[int]) -> BoolArray:
         text = self._text(path)
         for _ in range(2):
@@ -132,13 +151,7 @@ class Following:
             if len(text) < len(path):  # an end token comes next
                 return self._all if matcher.is_accepting() else self._none
             whole = matcher.is_accepting()
-            begin = time.perf_counter()
             bits = matcher.compute_bitmask()
-            self._spent += time.perf_counter() - begin
-            if self._spent > _PATIENCE_S:
-                self._failed = InputError(
-                    f"the grammar's masks took more than the {_PATIENCE_S:g} s that they may take"
-                )
             if not matcher.is_error():
                 row = np.unpackbits(np.frombuffer(bits, np.uint8), count=self._vocab, bitorder="little").view(np.bool_)
                 row[self._end_ids] = whole

@@ -289,13 +289,11 @@ class Soak:
 
     def _ended(self, kind: str, heard: Heard, stopped: bool) -> bool:
         """Whether an answer came that was given to its end."""
-        if heard.status == 200 and not heard.broken and (heard.terminals == 1 or not heard.portions[1:]):
-            if heard.error is not None:
-                self.tally.events[f"{kind} ended by an error event"] += 1
-                return False
-            self.tally.events[f"{kind} answered"] += 1
-            return True
-        if heard.status == 200 and heard.terminals == 0 and heard.finish and not heard.broken:
+        whole = heard.status == 200 and not heard.broken and heard.terminals == (0 if kind == "whole" else 1)
+        if whole and heard.error is not None:
+            self.tally.events[f"{kind} ended by an error event"] += 1
+            return False
+        if whole and heard.finish is not None:
             self.tally.events[f"{kind} answered"] += 1
             return True
         if heard.status in (503, 504) and heard.error:
