@@ -39,6 +39,22 @@ def test_what_does_not_pay_is_tried_ever_more_rarely():
     assert gate.pause == LONGEST
 
 
+def test_a_trial_ends_when_it_has_lost_enough():
+    gate = Gate()
+    assert run(gate, PAUSE, 1, 200.0) == 1
+
+
+def test_plain_requests_do_not_end_a_pause():
+    meter = Meter(tuple(range(1, 66)), np.full(65, 10.0), 0.0)
+    with Engine(ToyTarget(V), [("d", oracle((1,), 1, V))], meter=meter) as engine:
+        gate = engine.parts.gates.of(1)
+        gate.left = 5
+        engine.generate(PROMPT, max_tokens=20, draft=False)
+        assert gate.left == 5
+        engine.generate(PROMPT, max_tokens=3)
+        assert gate.left == 2
+
+
 def test_it_comes_back_when_the_text_changes():
     gate = Gate()
     run(gate, 2000, 1, 15.0)

@@ -17,10 +17,13 @@ _LEAST = 0.98
 """Worth below which drafting pauses. Clocks are noisy, and a pause that was not due costs what drafting would bring."""
 
 TRIAL = 6
-"""Drafted steps that are judged at least."""
+"""Drafted steps that are judged, unless they lose too much before."""
+
+LOSS = 4.0
+"""Plain steps that a trial may lose before it ends: a drafter that takes long makes one step as long as ten."""
 
 PAUSE, LONGEST = 24, 384
-"""Steps of the first pause, and of the longest: six drafted steps in 384 that are a third slower cost half a percent."""
+"""Steps of the first pause, and of the longest: a trial in 384 steps that loses four costs one percent."""
 
 _HICCUP = 2.0
 """Times its expected time that a step may count at most: one that lost the processor says nothing of drafting."""
@@ -68,7 +71,7 @@ class Gate:
         self.tokens = _FADE * self.tokens + tokens
         self.plain = _FADE * self.plain + requests * ms / plain_ms
         self.drafted += 1
-        if self.drafted < TRIAL:
+        if self.drafted < TRIAL and self.plain - self.tokens < LOSS * requests:
             return
         if self.tokens < _LEAST * self.plain:
             self.left, self.pause = self.pause, min(2 * self.pause, LONGEST)

@@ -51,7 +51,8 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
     committed = [r.length - 1 for r in batch]
     costs = parts.meter.costs if parts.meter else None
     info, others, gate = parts.target.info, len(batch) - 1, parts.gates.of(len(batch))
-    drafting = costs is None or gate.open()
+    judged = any(r.switches.drafters for r in batch)
+    drafting = costs is None or not judged or gate.open()
     offers = [
         propose(parts.drafters, r, info, costs.useful_nodes(n) if costs else MAX_NODES, costs, others, parts.deepest)
         if drafting
@@ -111,7 +112,7 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
         _deliver(request, record, wanted)
     if parts.meter and costs:
         read = sum((len(t) + 1) * n for t, n in zip(trees, committed, strict=True))
-        if drafting and any(r.opened for r in batch):
+        if drafting and judged:
             rows_read = np.array([float(sum(committed)), float(read)])
             plain_ms, expected_ms = costs.step(np.array([len(batch), count]), rows_read).tolist()
             tokens = sum(map(len, emitted))
