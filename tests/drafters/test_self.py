@@ -242,8 +242,8 @@ def test_guesses_out_of_place_are_refused(engines):
         guess(slot, 1, one)
         with pytest.raises(InputError, match="before place 2"):
             guess(slot, 3, one)
-        with pytest.raises(InputError, match="one row at a time"):
-            guess(slot, 0, np.array([1, 2], np.int32))
+        with pytest.raises(InputError, match="16 rows at a time, got 17"):
+            guess(slot, 0, np.ones(17, np.int32))
         for layers in ([], [1, 0], [30], [-1, 2]):
             with pytest.raises(InputError, match="ascending numbers of 0 to 29"):
                 target.shorten(16, layers)

@@ -704,7 +704,7 @@ def test_fewer_bits_are_those_of_the_nearest_weights(name: str, bits: int, threa
     forward = NativeForward(c, w, 1, CAPACITY, threads=threads, lanes=lanes)
     short = forward.shorten(bits, range(c.layers))
     tokens = np.random.default_rng(1).integers(0, c.vocab_size, 40).astype(np.int32)
-    found = np.concatenate([short(chain(0, i, tokens[i : i + 1])).copy() for i in range(len(tokens))])
+    found = np.concatenate([short([chain(0, i, tokens[i : i + 1])]).copy() for i in range(len(tokens))])
     small = all_in_fewer_bits(c, w, bits)
     taken = taken_in_bytes(c, most_of_bytes(bits, lanes))
     expected, hidden = reference(dataclasses.replace(c, tied=False), small, tokens, taken)
@@ -721,6 +721,23 @@ def test_fewer_bits_are_those_of_the_nearest_weights(name: str, bits: int, threa
     assert error(found, whole) > (4 if bits == 4 else 0.2) * TOLERANCE  # and they are fewer
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_rows_in_fewer_bits_are_what_they_are_alone(name: str, bits: int, threads: int, lanes: str) -> None:
+    """Of one slot and of several, in groups of every size that the kernel has."""
+    c = CONFIGS[name]
+    forward = NativeForward(c, random_weights(c), 3, CAPACITY, threads=threads, lanes=lanes)
+    short = forward.shorten(bits, range(c.layers))
+    tokens = np.random.default_rng(4).integers(0, c.vocab_size, (3, 5)).astype(np.int32)
+    alone = [[short([chain(slot, i, tokens[slot, i : i + 1])])[0].copy() for i in range(5)] for slot in range(3)]
+    for slots in ([0], [0, 1], [2, 0, 1]):
+        for size in range(1, 6):
+            found = short([chain(slot, 0, tokens[slot, :size]) for slot in slots])
+            expected = [row for slot in slots for row in alone[slot][:size]]
+            assert np.array_equal(found, np.stack(expected)), (slots, size)
+
+
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_linear_in_fewer_bits_is_whole_number_arithmetic(
@@ -734,7 +751,7 @@ def test_a_linear_in_fewer_bits_is_whole_number_arithmetic(
         if key.endswith((".o", ".down", "o_bias", "down_bias")):
             weight.zero_()
     forward = NativeForward(c, w, 1, CAPACITY, lanes=lanes)
-    found = torch.from_numpy(forward.shorten(bits, range(c.layers))(chain(0, 0, np.array([7], np.int32))).copy())
+    found = torch.from_numpy(forward.shorten(bits, range(c.layers))([chain(0, 0, np.array([7], np.int32))]).copy())
     hidden = bf16(torch.from_numpy(forward._hidden[:1, : c.hidden_size].copy()))
     small = all_in_fewer_bits(c, w, bits)["head"].double()
     whole = w["embed" if c.tied else "head"].double()
@@ -753,7 +770,7 @@ def test_all_layers_in_all_bits_are_the_forward_itself(name: str, lanes: str) ->
     expected, _ = forward.run([chain(0, 0, tokens)], True)
     assert expected is not None
     expected = expected.copy()
-    assert np.array_equal(forward.shorten(16, range(c.layers))(chain(0, 0, tokens)), expected)
+    assert np.array_equal(forward.shorten(16, range(c.layers))([chain(0, 0, tokens)]), expected)
     again, _ = forward.run([chain(0, 0, tokens)], True)
     assert again is not None
     assert np.array_equal(again, expected)
@@ -774,7 +791,7 @@ def test_skipped_layers_are_as_if_they_were_not_there(name: str, lanes: str) -> 
             if name_.startswith(old):
                 left[new + name_.removeprefix(old)] = weight
     tokens = np.random.default_rng(3).integers(0, c.vocab_size, 7).astype(np.int32)
-    found = NativeForward(c, w, 1, CAPACITY, lanes=lanes).shorten(16, kept)(chain(0, 0, tokens))
+    found = NativeForward(c, w, 1, CAPACITY, lanes=lanes).shorten(16, kept)([chain(0, 0, tokens)])
     expected, _ = NativeForward(fewer, left, 1, CAPACITY, lanes=lanes).run([chain(0, 0, tokens)], True)
     assert expected is not None
     assert np.array_equal(found, expected)
@@ -787,5 +804,5 @@ def test_a_short_forward_that_was_refused_leaves_the_whole_one_as_it_was(lanes: 
     expected = forward.run([chain(0, 0, tokens)], True)[0].copy()
     short = forward.shorten(4, [0])
     with pytest.raises(InputError):
-        short(chain(0, 0, np.array([c.vocab_size], np.int32)))
+        short([chain(0, 0, np.array([c.vocab_size], np.int32))])
     assert np.array_equal(forward.run([chain(0, 0, tokens)], True)[0], expected)

@@ -137,19 +137,7 @@ class ToyTarget(Target):
     def shorten(self, bits: int, layers: Sequence[int]) -> Guesser:
         """Itself with another toy's logits mixed in, the more the fewer bits."""
         other = ToyTarget(self.info.vocab_size, self._seed + 1, self._spread * (16 - bits) / 16)
-
-        def guess(slot: int, ahead: int, tokens: IntArray) -> FloatArray:
-            first = self._lengths[slot] + ahead
-            cells = self._cells[slot]
-            if len(cells) < first:
-                raise ValueError(f"place {ahead} was guessed before the places it follows")
-            del cells[first:]
-            for row, token in enumerate(tokens.tolist(), first):
-                self._append(slot, token, row - 1)
-            paths = [cells[: row + 1] for row in range(first, len(cells))]
-            return np.stack([self._logits(path) + other._logits(path) for path in paths])
-
-        return guess
+        return _ToyGuesses(self, other)
 
     def snapshot(self, slot: int) -> list[FloatArray]:
         """Tokens f32[length, 1] and cache entries f32[length, 3]."""
@@ -178,6 +166,32 @@ class ToyTarget(Target):
             row.flags.writeable = False
             self._rows[key] = row
         return self._rows[key]
+
+
+class _ToyGuesses:
+    """A toy with another's logits mixed in; see ``Guesser``."""
+
+    def __init__(self, toy: ToyTarget, other: ToyTarget) -> None:
+        self._toy, self._other = toy, other
+
+    def __call__(self, slot: int, ahead: int, tokens: IntArray) -> FloatArray:
+        toy = self._toy
+        first = toy._lengths[slot] + ahead
+        cells = toy._cells[slot]
+        if len(cells) < first:
+            raise ValueError(f"place {ahead} was guessed before the places it follows")
+        del cells[first:]
+        for row, token in enumerate(tokens.tolist(), first):
+            toy._append(slot, token, row - 1)
+        paths = [cells[: row + 1] for row in range(first, len(cells))]
+        return np.stack([toy._logits(path) + self._other._logits(path) for path in paths])
+
+    def together(self, slots: Sequence[int], aheads: Sequence[int], tokens: Sequence[int]) -> FloatArray:
+        """One place of each slot."""
+        if len(set(slots)) != len(slots):
+            raise ValueError("a slot appears twice in one forward")
+        rows = [self(s, a, np.array([t], np.int32)) for s, a, t in zip(slots, aheads, tokens, strict=True)]
+        return np.concatenate(rows)
 
 
 class SameLaw(ToyTarget):

@@ -90,11 +90,12 @@ class TorchForward:
         """See ``Shortens``; ``bits`` is 16."""
         order = checked_layers(layers, self.config.layers).tolist()
 
-        def short(segment: Segment) -> FloatArray:
-            logits, _ = self._run([segment], True, order)
+        def short(segments: Sequence[Segment]) -> FloatArray:
+            logits, _ = self._run(segments, True, order)
             assert logits is not None
-            rows = slice(segment.length, segment.length + len(segment.tokens))
-            self.cache[:, :, segment.slot, :, rows].nan_to_num_()  # halves may overflow where layers are skipped
+            for segment in segments:
+                rows = slice(segment.length, segment.length + len(segment.tokens))
+                self.cache[:, :, segment.slot, :, rows].nan_to_num_()  # halves may overflow where layers are skipped
             return logits
 
         return short

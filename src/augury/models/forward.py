@@ -44,8 +44,11 @@ class Segment:
     depths: IntArray
 
 
-Short = Callable[[Segment], FloatArray]
-"""A cheaper forward over the same cache: f32[m, V] logits of a segment, valid until the next forward. Keys and values
+GUESS_ROWS = 16
+"""Rows that a shorter forward in fewer than 16 bits takes at most."""
+
+Short = Callable[[Sequence[Segment]], FloatArray]
+"""A cheaper forward over the same cache: f32[R, V] logits of all rows, valid until the next forward. Keys and values
 go into the rows behind the committed ones, where the next verify writes over them; like all rows they hold finite
 numbers, as some forwards multiply what nobody sees by zero."""
 
@@ -91,7 +94,7 @@ class Shortens(Protocol):
         """A cheaper forward that guesses what ``run`` would say; what it gives need not be exact.
 
         Args:
-            bits: of ``short_bits``. Fewer than 16 may take segments of one row only.
+            bits: of ``short_bits``. Fewer than 16 may take a few rows only.
             layers: that run, ascending; the others are skipped.
 
         Raises:

@@ -1,34 +1,37 @@
-/* One row through weights of 4 or 8 bits, which a target makes of its own to guess with. Included by native.c.
+/* A few rows through weights of 4 or 8 bits, which a target makes of its own to guess with. Included by native.c.
  *
  * Layout: blocks of 32 outputs, each a run of groups of 32 inputs (the last may be shorter). A group is one line of
  * 32 words that hold a bfloat16 scale (high half) and least weight (low half) of each output, then lines of 32 words
  * that hold 32 / bits inputs of each output: the first four in the bytes, or in their low halves, the next four in the
- * high halves. The row is kept in bytes too, those of a group with a scale of their own, so that four products are one
+ * high halves. Rows are kept in bytes too, those of a group with a scale of their own, so that four products are one
  * operation:
  *     weight = least + scale * bits, x = step * byte, so a group adds
  *     least * (sum of x) + scale * step * (sum of bits * byte).
- * Memory is what a row costs, and this is 0.31 or 0.56 of bfloat16's. What comes out is a guess: no other row's bits
- * depend on it.
+ * Memory is what a row costs, and this is 0.31 or 0.56 of bfloat16's; up to LOW_GROUP rows share what is read. What comes
+ * out is a guess: no other row's bits depend on it.
  */
 
 enum { REG = sizeof(reg) / sizeof(float), REGS = BLOCK / REG, GROUP_WORDS = 2 + BLOCK / 4 };
 
-/* A row as the kernel reads it: for each group its step and its sum, then its bytes; GROUP_WORDS floats each. */
-static void into_bytes(const float *x, int64_t depth, int64_t bits, float *to)
+static inline int64_t row_words(int64_t depth) { return (depth + BLOCK - 1) / BLOCK * GROUP_WORDS; }
+
+/* A row as the kernel reads it: for each group its step and its sum, then its bytes; GROUP_WORDS floats each. Its columns
+ * lie 16 by 16 in a panel, so many floats apart. */
+static void into_bytes(const float *x, int64_t apart, int64_t depth, int64_t bits, float *to)
 {
     const float most = bits == 8 ? QUAD_MOST_8 : 127.0f;
     for (int64_t k = 0, n; k < depth; k += n, to += GROUP_WORDS) {
         n = depth - k < BLOCK ? depth - k : BLOCK;
         vec size = zero(), sum = zero();
         for (int64_t i = 0; i < n; i += LANES) {
-            const vec v = load(x + k + i);
+            const vec v = load(x + (k + i) / LANES * apart);
             size = larger(size, larger(v, sub(zero(), v)));
         }
         const float step = largest_of(size) / most;
         const vec inverse = all(step > 1e-30f ? 1.0f / step : 0.0f); /* of less it would be infinite */
         int8_t *bytes = (int8_t *)(to + 2);
         for (int64_t i = 0; i < n; i += LANES) {
-            const vec v = clamp(whole_number(mul(load(x + k + i), inverse)), -most, most);
+            const vec v = clamp(whole_number(mul(load(x + (k + i) / LANES * apart), inverse)), -most, most);
             float whole[LANES];
             store(whole, v);
             for (int64_t j = 0; j < LANES; j++) bytes[i + j] = (int8_t)whole[j];
@@ -39,19 +42,22 @@ static void into_bytes(const float *x, int64_t depth, int64_t bits, float *to)
     }
 }
 
-INLINE void low_bits(const int bits, const int blocks, const float *x, const bf16 *w, int64_t pitch, int64_t depth,
+INLINE void low_bits(const int bits, const int rows, const int blocks, const float *x, const bf16 *w, int64_t pitch, int64_t depth,
                      const char *ahead, float *out, Strides to)
 {
     const int per = 32 / bits;
     const uint32_t *words = (const uint32_t *)w;
-    reg sum[2][REGS];
-    UNROLL for (int b = 0; b < blocks; b++)
-        UNROLL for (int r = 0; r < REGS; r++) sum[b][r] = reg_zero();
+    const int64_t next_row = row_words(depth);
+    reg sum[LOW_GROUP][2][REGS];
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int b = 0; b < blocks; b++)
+            UNROLL for (int r = 0; r < REGS; r++) sum[i][b][r] = reg_zero();
     for (int64_t k = 0; k < depth; k += BLOCK, x += GROUP_WORDS) {
         const int64_t lines = (depth - k < BLOCK ? depth - k : BLOCK) / per;
-        bits_reg part[2][REGS];
-        UNROLL for (int b = 0; b < blocks; b++)
-            UNROLL for (int r = 0; r < REGS; r++) part[b][r] = bits_zero();
+        bits_reg part[LOW_GROUP][2][REGS];
+        UNROLL for (int i = 0; i < rows; i++)
+            UNROLL for (int b = 0; b < blocks; b++)
+                UNROLL for (int r = 0; r < REGS; r++) part[i][b][r] = bits_zero();
         const uint32_t *line = words + BLOCK;
         const float *quads = x + 2;
         for (int64_t l = 0; l < lines; l++, line += BLOCK, quads += per / 4) {
@@ -59,43 +65,49 @@ INLINE void low_bits(const int bits, const int blocks, const float *x, const bf1
                 _mm_prefetch(ahead, _MM_HINT_T0);
                 _mm_prefetch(ahead + 64, _MM_HINT_T0);
             }
-            const bits_reg four = bits_all(quads), next = bits_all(quads + per / 8);
             UNROLL for (int b = 0; b < blocks; b++)
                 UNROLL for (int r = 0; r < REGS; r++) {
                     const bits_reg word = bits_load(line + b * (pitch / 2) + r * REG);
-                    if (bits == 8) {
-                        part[b][r] = bits_dot(part[b][r], word, four);
-                        continue;
+                    const bits_reg low = bits == 8 ? word : low_halves(word), high = high_halves(word);
+                    UNROLL for (int i = 0; i < rows; i++) {
+                        part[i][b][r] = bits_dot(part[i][b][r], low, bits_all(quads + i * next_row));
+                        if (bits == 4) part[i][b][r] = bits_dot(part[i][b][r], high, bits_all(quads + i * next_row + 1));
                     }
-                    part[b][r] = bits_dot(part[b][r], low_halves(word), four);
-                    part[b][r] = bits_dot(part[b][r], high_halves(word), next);
                 }
         }
-        const reg step = reg_all(x[0]), all_x = reg_all(x[1]);
         UNROLL for (int b = 0; b < blocks; b++, ahead += BLOCK * 4) {
             _mm_prefetch(ahead, _MM_HINT_T0);
             _mm_prefetch(ahead + 64, _MM_HINT_T0);
             UNROLL for (int r = 0; r < REGS; r++) {
                 reg least, scale;
                 bits_widen(words + b * (pitch / 2) + r * REG, &least, &scale);
-                sum[b][r] = reg_fma(least, all_x, reg_fma(reg_mul(scale, step), bits_float(part[b][r]), sum[b][r]));
+                UNROLL for (int i = 0; i < rows; i++) {
+                    const reg step = reg_all(x[i * next_row]), all_x = reg_all(x[i * next_row + 1]);
+                    sum[i][b][r] = reg_fma(reg_mul(scale, step), bits_float(part[i][b][r]), sum[i][b][r]);
+                    sum[i][b][r] = reg_fma(least, all_x, sum[i][b][r]);
+                }
             }
         }
         words = line;
     }
-    UNROLL for (int b = 0; b < blocks; b++)
-        UNROLL for (int r = 0; r < REGS; r++)
-            reg_store(out + b * to.block + r * REG / LANES * to.half + r * REG % LANES, sum[b][r]);
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int b = 0; b < blocks; b++)
+            UNROLL for (int r = 0; r < REGS; r++)
+                reg_store(out + i * to.row + b * to.block + r * REG / LANES * to.half + r * REG % LANES, sum[i][b][r]);
 }
 
-#define LOW_BITS(n, b)                                                                                                 \
-    static __attribute__((noinline)) void low_##n##_##b(TILE_ARGS) { low_bits(n, b, x, w, pitch, depth, ahead, out, to); }
-LOW_BITS(4, 1) LOW_BITS(4, 2) LOW_BITS(8, 1) LOW_BITS(8, 2)
+#define LOW_BITS(n, i, b)                                                                                              \
+    static __attribute__((noinline)) void low_##n##_##i##_##b(TILE_ARGS)                                               \
+    {                                                                                                                  \
+        low_bits(n, i, b, x, w, pitch, depth, ahead, out, to);                                                         \
+    }
+LOW_BITS(4, 1, 2) LOW_BITS(4, 1, 1) LOW_BITS(4, 2, 1) LOW_BITS(4, 3, 1) LOW_BITS(4, 4, 1)
+LOW_BITS(8, 1, 2) LOW_BITS(8, 1, 1) LOW_BITS(8, 2, 1) LOW_BITS(8, 3, 1) LOW_BITS(8, 4, 1)
 
-static Tile *low_tile(int64_t bits, int64_t blocks)
-{
-    return bits == 4 ? (blocks == 2 ? low_4_2 : low_4_1) : blocks == 2 ? low_8_2 : low_8_1;
-}
+static Tile *const LOW_TILES[2][LOW_GROUP + 1] = { /* of one block; the first for two, of one row */
+    {low_4_1_2, low_4_1_1, low_4_2_1, low_4_3_1, low_4_4_1},
+    {low_8_1_2, low_8_1_1, low_8_2_1, low_8_3_1, low_8_4_1},
+};
 
 static inline float widened(bf16 word)
 {

@@ -41,7 +41,7 @@
 
 typedef uint16_t bf16;
 
-enum { LANES = 16, BLOCK = 32, GROUP = 12, MAX_HEAD_DIM = 512 };
+enum { LANES = 16, BLOCK = 32, GROUP = 12, LOW_GROUP = 4, MAX_HEAD_DIM = 512 };
 enum { ROWS, QKV, HEADS, ATTENTION, OUT, GATE_UP, DOWN, LOGITS, PHASES };
 
 /* ------------------------------------------------------------------ what Python hands over (native.py mirrors) */
@@ -74,7 +74,7 @@ typedef struct {
     const Layer *layer;
     const bf16 *const *weights; /* [4 * layers + 1][threads]: each thread's share of qkv, o, gate_up, down, ..., head; of a
                                  * draft head one more, fuse */
-    int64_t bits;               /* of a weight there: 16, or 8 or 4 as in lowbits.h, for one row at a time */
+    int64_t bits;               /* of a weight there: 16, or 8 or 4 as in lowbits.h */
     const int64_t *order;       /* the layers that run, ascending */
     int64_t used;               /* how many */
     bf16 *tapped;               /* [slot][capacity][taps][width]: hidden states kept beside keys and values */
@@ -451,19 +451,21 @@ static void linear(Worker *me, int64_t op, const float *panels, int64_t depth, i
     const int64_t bits = m->bits, groups = (depth + BLOCK - 1) / BLOCK;
     const int64_t pitch = bits == 16 ? depth * BLOCK : depth * BLOCK * bits / 16 + groups * 2 * BLOCK;
     float pair[GROUP * BLOCK] __attribute__((aligned(64))); /* two blocks of at most 6 rows fit too */
-    float bytes[bits < 16 ? groups * GROUP_WORDS : 1];
-    if (bits < 16) {
-        into_bytes(panels, depth, bits, bytes);
-        panels = bytes; /* of one row */
-    }
+    float bytes[bits < 16 ? m->rows * row_words(depth) : 1];
+    if (bits < 16)
+        for (int64_t r = first_row; r < m->rows; r++) {
+            const int64_t group = m->group_start[r];
+            into_bytes(panels + group * depth + (r - group) * LANES, (int64_t)m->group_rows[r] * LANES, depth, bits,
+                       bytes + r * row_words(depth));
+        }
     for (int64_t b = first, n; b < last; b += n, w += n * pitch) {
-        n = blocks_at_once(m->rows, last - b);
+        n = bits == 16 || m->rows == 1 ? blocks_at_once(m->rows, last - b) : 1;
         for (int64_t r = first_row, rows; r < m->rows; r += rows) {
             rows = m->group_rows[r];
             const int64_t lines = n * pitch / BLOCK;
             const char *ahead = r > first_row ? (const char *)w : prefetch_from(me, w, AHEAD + (n - 1) * pitch * 2, lines);
-            Tile *kernel = bits == 16 ? TILES[n - 1][rows] : low_tile(bits, n);
-            const float *x = panels + r * depth;
+            Tile *kernel = bits == 16 ? TILES[n - 1][rows] : LOW_TILES[bits == 8][n == 2 ? 0 : rows];
+            const float *x = bits == 16 ? panels + r * depth : bytes + r * row_words(depth);
             if (!inner) {
                 kernel(x, w, pitch, depth, ahead, out + r * width + b * BLOCK, (Strides){width, LANES, BLOCK});
                 continue;
@@ -773,9 +775,9 @@ static void cap_logits(Worker *me, int64_t first_row)
 /* Groups of rows for the kernels, and for each row how many of its first ancestors lie at their own position. */
 static void arrange_rows(Model *m)
 {
-    const int64_t groups = (m->rows + GROUP - 1) / GROUP;
-    for (int64_t g = 0; g < groups; g++) {
-        const int64_t a = g * GROUP, b = a + GROUP < m->rows ? a + GROUP : m->rows;
+    const int64_t most = m->bits == 16 ? GROUP : LOW_GROUP;
+    for (int64_t a = 0; a < m->rows; a += most) {
+        const int64_t b = a + most < m->rows ? a + most : m->rows;
         for (int64_t r = a; r < b; r++) {
             m->group_start[r] = (int32_t)a;
             m->group_rows[r] = (int32_t)(b - a);

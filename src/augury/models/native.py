@@ -30,7 +30,7 @@ import torch
 
 from augury.errors import InputError, ModelError
 from augury.models.config import BlockConfig
-from augury.models.forward import Ride, Segment, Short, checked_layers, checked_taps
+from augury.models.forward import GUESS_ROWS, Ride, Segment, Short, checked_layers, checked_taps
 from augury.models.machine import own_folder, processor
 from augury.tree import FloatArray
 
@@ -612,15 +612,17 @@ class NativeForward:
         own.taps = 0
         keep = (weights, order)
 
-        def short(segment: Segment) -> FloatArray:
-            if bits < 16 and len(segment.tokens) > 1:
-                raise InputError(f"weights of {bits} bits take one row at a time, got {len(segment.tokens)}")
+        def short(segments: Sequence[Segment]) -> FloatArray:
+            rows = sum(len(segment.tokens) for segment in segments)
+            if bits < 16 and rows > GUESS_ROWS:
+                raise InputError(f"weights of {bits} bits take {GUESS_ROWS} rows at a time, got {rows}")
             assert keep  # what C reads
-            logits, hidden = self._run(own, [segment], logits=True)
+            logits, hidden = self._run(own, segments, logits=True)
             assert logits is not None
             assert hidden is not None
             if bits < 16:
-                self._sharpen(logits[0], hidden[0])
+                for row, state in zip(logits, hidden, strict=True):
+                    self._sharpen(row, state)
             return logits
 
         return short

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from augury.errors import InputError
-from augury.models.forward import Forward, Rides, Segment, Shortens, Taps
+from augury.models.forward import GUESS_ROWS, Forward, Rides, Segment, Short, Shortens, Taps
 from augury.models.target import Features, Guesser, Rider, Rows, Target, TargetInfo
 from augury.tree import MAX_NODES, DraftTree, FloatArray, IntArray, Path
 
@@ -34,6 +34,28 @@ class _Slot:
     length: int = 0
     verified: DraftTree | None = None  # the tree whose rows lie behind the committed ones
     guessed: int = 0  # places behind the committed ones that a guess has filled since
+
+
+class _Guesses:
+    """A cheaper forward over the caches of a runner; see ``Guesser``."""
+
+    def __init__(self, runner: Runner, short: Short) -> None:
+        self._runner, self._short = runner, short
+
+    def __call__(self, slot: int, ahead: int, tokens: IntArray) -> FloatArray:
+        return self._short([self._runner.place(slot, ahead, tokens)])
+
+    def together(self, slots: Sequence[int], aheads: Sequence[int], tokens: Sequence[int]) -> FloatArray:
+        found = []
+        for at in range(0, len(slots), GUESS_ROWS):
+            some = slice(at, at + GUESS_ROWS)
+            segments = [
+                self._runner.place(slot, ahead, np.array([token], np.int32))
+                for slot, ahead, token in zip(slots[some], aheads[some], tokens[some], strict=True)
+            ]
+            rows = self._short(segments)
+            found.append(rows if len(slots) <= GUESS_ROWS else rows.copy())
+        return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 class Runner(Target):
@@ -187,25 +209,24 @@ class Runner(Target):
         if bits not in self.info.short:
             known = ", ".join(map(str, self.info.short))
             raise InputError(f"{self.info.runner} has no weights of {bits} bits; it has {known}")
-        short = self.forward.shorten(bits, layers)
+        return _Guesses(self, self.forward.shorten(bits, layers))
 
-        def guess(slot: int, ahead: int, tokens: IntArray) -> FloatArray:
-            state = self._state(slot)
-            tokens = self._checked(tokens)
-            end = ahead + len(tokens)
-            last = min(MAX_NODES + 1, self.info.context - state.length) - 1
-            if not 0 <= ahead < end <= last + 1:
-                raise InputError(
-                    f"slot {slot} holds {state.length} of {self.info.context} tokens; there is no room to guess "
-                    f"places {ahead} to {end - 1} behind them (the last is {last})"
-                )
-            if ahead > state.guessed:
-                raise InputError(f"place {ahead} of slot {slot} cannot be guessed before place {state.guessed}")
-            state.verified, state.guessed = None, end  # the verified rows are written over
-            rows = np.arange(len(tokens), dtype=np.int32)
-            return short(Segment(slot, state.length + ahead, tokens, rows - 1, rows))
-
-        return guess
+    def place(self, slot: int, ahead: int, tokens: IntArray) -> Segment:
+        """Rows of a guess, behind the committed ones, where the verified rows are written over."""
+        state = self._state(slot)
+        tokens = self._checked(tokens)
+        end = ahead + len(tokens)
+        last = min(MAX_NODES + 1, self.info.context - state.length) - 1
+        if not 0 <= ahead < end <= last + 1:
+            raise InputError(
+                f"slot {slot} holds {state.length} of {self.info.context} tokens; there is no room to guess "
+                f"places {ahead} to {end - 1} behind them (the last is {last})"
+            )
+        if ahead > state.guessed:
+            raise InputError(f"place {ahead} of slot {slot} cannot be guessed before place {state.guessed}")
+        state.verified, state.guessed = None, end
+        rows = np.arange(len(tokens), dtype=np.int32)
+        return Segment(slot, state.length + ahead, tokens, rows - 1, rows)
 
     def tap(self, layers: Sequence[int]) -> Features:
         """See ``Target.tap``."""

@@ -73,10 +73,18 @@ class Rows:
     hidden: Sequence[FloatArray] | None = None
 
 
-Guesser = Callable[[int, int, IntArray], FloatArray]
-"""(slot, ahead, i32[m] tokens) -> f32[m, V], what a cheaper target says behind each of the tokens, the first of which
-stands ``ahead`` places behind the committed ones; the root is at 0. It sees the slot's cache, and what it computed of
-the places before since the last commit. Nothing is committed. The rows are valid until the target's next forward."""
+class Guesser(Protocol):
+    """A cheaper target. It sees a slot's cache, and what it computed of the places behind it since the last commit; it
+    commits nothing. The rows it gives are valid until the target's next forward."""
+
+    def __call__(self, slot: int, ahead: int, tokens: IntArray) -> FloatArray:
+        """f32[m, V], what it says behind each of i32[m] tokens, the first of which stands ``ahead`` places behind the
+        committed ones; the root is at 0."""
+        ...
+
+    def together(self, slots: Sequence[int], aheads: Sequence[int], tokens: Sequence[int]) -> FloatArray:
+        """f32[n, V], the same behind one token of each of n slots, in as few forwards as can be."""
+        ...
 
 
 Features = Callable[[int, int, int], FloatArray]
