@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -52,3 +54,13 @@ def test_an_error_that_cannot_say_what_was_wrong_is_told_by_its_name():
 )
 def test_an_unknown_name_is_told_from_the_valid_ones(name, said):
     assert str(UnknownName("drafter", name, ["suffix", "ngram"])) == said
+
+
+@pytest.mark.parametrize(
+    "value", [[1] * 3_000_000, {"a": ["b" * 9] * 1_000_000}, "c" * 90_000_000, [[[0] * 1000] * 1000] * 9]
+)
+def test_of_a_long_value_only_the_beginning_is_written_out(value):
+    begin = time.perf_counter()
+    assert len(shown(value)) == 60
+    assert shown(value).endswith("...")
+    assert time.perf_counter() - begin < 0.05

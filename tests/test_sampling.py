@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -326,6 +327,28 @@ def test_bad_words_across_prompt_answer_and_draft():
     s.advance([2])
     assert s.draw(row, []) == 0
     assert sampler(Sampling(bad_words=((0, 1, 2, 3),)), prompt=(2,)).draw(row, []) == 4, "the history is shorter"
+
+
+@settings(max_examples=200)
+@given(
+    words=st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple), max_size=8).map(tuple),
+    history=st.lists(st.integers(0, 2), min_size=1, max_size=6),
+    path=st.lists(st.integers(0, 2), max_size=4),
+)
+def test_bad_words_are_banned_by_their_definition(words, history, path):
+    text = (*history, *path)
+    banned = {word[-1] for word in words if word[:-1] == text[len(text) - len(word) + 1 :]}
+    law = sampler(Sampling(temperature=1.0, bad_words=words), prompt=history).law(ROW, path)
+    assert {token for token in range(5) if law[token] == 0.0} == banned
+
+
+def test_many_bad_words_cost_a_row_what_of_them_matches():
+    words = tuple((i, (7 * i) % 1000, j) for i in range(1000) for j in range(50))
+    s = sampler(Sampling(bad_words=words), prompt=(3, 21), vocab=1000)
+    row = np.arange(1000, 0, -1).astype(np.float32)
+    begin = time.perf_counter()
+    assert [s.draw(row, []) for _ in range(100)] == [50] * 100
+    assert time.perf_counter() - begin < 0.5
 
 
 def test_history_grows_without_end():

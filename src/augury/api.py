@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from augury.drafters import DRAFTERS, brought, check, make, split
 from augury.drafters.drafter import Drafter, Rule
-from augury.engine.engine import Engine
+from augury.engine.engine import Engine, deepest
 from augury.errors import InputError, UnknownName
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def load(
     max_num_seqs: int = 4,
     runner: str | None = None,
     measure: bool = True,
+    draft_tokens: int | None = None,
     progress: Progress | None = None,
 ) -> Engine:
     """Load a model and its drafters.
@@ -60,6 +61,7 @@ def load(
         runner: ``native``, ``torch`` or ``transformers``; the fastest that fits when None.
         measure: measure the cost of a forward on this machine (seconds for a small model, once; what was measured is
             kept in the user's cache folder), which decides how much is drafted. Without it every guess is verified.
+        draft_tokens: draft tokens in a row that are verified at most; as many as pay when None.
         progress: told what is being done.
 
     Raises:
@@ -71,6 +73,7 @@ def load(
 
     if acceptance not in get_args(Rule):
         raise UnknownName("acceptance rule", acceptance, get_args(Rule))
+    deepest(draft_tokens)
     wanted = _wanted(drafters)
     loaded = load_target(
         model, dtype=dtype, device=device, threads=threads, max_model_len=max_model_len,
@@ -88,7 +91,7 @@ def load(
         )
     return Engine(
         loaded.target, seats, acceptance=acceptance, tokenizer=loaded.tokenizer, template=loaded.template,
-        eos_ids=loaded.eos_ids, meter=meter, slots=max_num_seqs,
+        eos_ids=loaded.eos_ids, meter=meter, slots=max_num_seqs, draft_tokens=draft_tokens,
     )  # fmt: skip
 
 

@@ -22,15 +22,27 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from itertools import islice
 
 
 def shown(value: object) -> str:
     """A value as a message shows it: short, in one line, whatever it is."""
     try:
-        text = " ".join(line.strip() for line in repr(value).splitlines())
+        text = " ".join(line.strip() for line in repr(_begun(value)).splitlines())
     except Exception:  # a value's own way to show itself may do anything; of a whole number it ends at 4,300 digits
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _begun(value: object) -> object:
+    """As much of JSON as can be seen: while a long list is written out no other thread runs."""
+    if isinstance(value, (str, bytes)):
+        return value[:61]
+    if type(value) is list:
+        return [_begun(inner) for inner in value[:21]]
+    if type(value) is dict:
+        return {_begun(key): _begun(inner) for key, inner in islice(value.items(), 21)}
+    return value
 
 
 def first_line(error: Exception) -> str:
@@ -61,13 +73,15 @@ class UnknownName(InputError):
 
 
 class ContextTooLong(InputError):
-    """The request does not fit the target's context."""
+    """The request does not fit the target's context; ``unread``: it was not read to its end, which may be far off."""
 
-    def __init__(self, prompt: int, limit: int) -> None:
+    def __init__(self, prompt: int, limit: int, unread: bool = False) -> None:
+        least = "at least " if unread else ""
         super().__init__(
-            f"the prompt has {prompt} tokens, the context holds {limit} and one must be left for the answer; "
-            f"shorten the prompt by {prompt - limit + 1} tokens or load with a larger max_model_len"
+            f"the prompt has {least}{prompt} tokens, the context holds {limit} and one must be left for the answer; "
+            f"shorten the prompt by {least}{prompt - limit + 1} tokens or load with a larger max_model_len"
         )
+        self.prompt = prompt
 
 
 class ModelError(AuguryError):

@@ -233,6 +233,29 @@ def _ids(name: str, value: object) -> tuple[int, ...]:
     return tuple(_whole(f"a token id of {name}", token) for token in value)
 
 
+class _Words:
+    """Banned sequences by what stands before their last token, read backwards: a row costs what of them matches."""
+
+    def __init__(self, words: Sequence[tuple[int, ...]] = ()) -> None:
+        self._last: list[int] = []
+        self._before: dict[int, _Words] = {}
+        for word in words:
+            here = self
+            for token in word[-2::-1]:
+                here = here._before.setdefault(token, _Words())
+            here._last.append(word[-1])
+
+    def ban(self, scores: FloatArray, history: IntArray) -> None:
+        """Ban the last tokens of those whose rest ends the history."""
+        here: _Words | None = self
+        at = len(history)
+        while here is not None:
+            if here._last:
+                scores[here._last] = -np.inf
+            at -= 1
+            here = here._before.get(int(history[at])) if at >= 0 else None
+
+
 class Sampler:
     """One request's laws and draws. Rows may be asked in any order; a row with processors after the one before it.
 
@@ -264,6 +287,7 @@ class Sampler:
         self._vocab = vocab_size
         self._noise = noise
         self._ends = sorted({int(t) for t in eos_ids} | set(sampling.stop_token_ids))
+        self._words = _Words(sampling.bad_words)
         self._bias_ids = np.fromiter(sampling.logit_bias.keys(), np.intp)
         self._bias = np.fromiter(sampling.logit_bias.values(), np.float32)
         self._prompt_length = self._length = len(prompt)
@@ -413,11 +437,7 @@ class Sampler:
         if self._ends and self._length - self._prompt_length + len(path) < s.min_tokens:
             scores[self._ends] = -np.inf
         if s.bad_words:
-            history = self._put(path)
-            for word in s.bad_words:
-                before = len(word) - 1
-                if before <= len(history) and history[len(history) - before :].tolist() == list(word[:-1]):
-                    scores[word[-1]] = -np.inf
+            self._words.ban(scores, self._put(path))
         if len(self._bias):
             scores[self._bias_ids] += self._bias
         if self._repeated:

@@ -12,7 +12,7 @@ from augury.conformance.toys import Half, ToyTarget
 from augury.engine.engine import Engine
 from augury.engine.request import Chunk
 from augury.engine.service import HOPELESS, Ending, Room, Service
-from augury.errors import ModelError, Overloaded, Stopping, TooLate
+from augury.errors import InputError, ModelError, Overloaded, Stopping, TooLate
 from augury.sampling import Sampling
 
 V = 12
@@ -385,3 +385,52 @@ def test_a_forward_that_works_again_is_forgiven():
             ask(service, [3, 7])[0].wait()
             assert ask(service, [1, 2], 1)[0].wait() == Ending("length")
         assert service.fault is None
+
+
+def together(service, *prompts, n=8):
+    heard = [Heard() for _ in prompts]
+    asked = [(service.engine.request(p, max_tokens=n), h) for p, h in zip(prompts, heard, strict=True)]
+    service.submit_all(asked)
+    return heard
+
+
+def test_several_are_taken_together_or_none_of_them():
+    target = Held(2)
+    with made(2, target, Room(requests=3, tokens=1000)) as service:
+        running = together(service, PROMPT, PROMPT)
+        assert target.at.acquire(timeout=20)
+        waiting = together(service, PROMPT, PROMPT)
+        with pytest.raises(Overloaded, match="2 requests wait, which is below the limit of 3, and 2 more would"):
+            together(service, PROMPT, PROMPT)
+        assert (service.running, service.waiting) == (2, 2)
+        target.let_go()
+        assert [h.wait() for h in (*running, *waiting)] == [Ending("length")] * 4
+        assert [h.wait() for h in together(service, *[PROMPT] * 5)] == [Ending("length")] * 5
+
+
+@pytest.mark.parametrize(
+    ("prompts", "said"),
+    [([PROMPT] * 6, "6 answers .* 2 run, and 3 with 20 tokens may wait"), ([PROMPT] * 5, "prompts of 40 tokens")],
+)
+def test_what_will_never_fit_is_a_mistake_and_not_asked_again(prompts, said):
+    watch = Noting()
+    with made(2, room=Room(requests=3, tokens=20), watch=watch) as service:
+        with pytest.raises(InputError, match=said):
+            together(service, *prompts)
+        assert watch.said == []
+        assert [h.wait() for h in together(service, PROMPT, PROMPT, PROMPT * 9)] == [Ending("length")] * 3
+        assert [h.wait() for h in together(service, *[PROMPT] * 4)] == [Ending("length")] * 4
+
+
+def test_the_record_says_how_it_ended_where_no_step_was_made():
+    target = Held()
+    with made(1, target) as service:
+        runs = ask(service)[0]
+        assert target.at.acquire(timeout=20)
+        late, gone = ask(service, seconds=0.0), ask(service)
+        service.cancel(gone[1])
+        target.let_go()
+        nothing = ask(service, n=0)
+        for heard in (runs, late[0], gone[0], nothing[0]):
+            heard.wait()
+    assert [one[1].request.record.finish for one in (late, gone, nothing)] == ["error", "cancelled", "length"]

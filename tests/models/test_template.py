@@ -32,7 +32,7 @@ class Text:
     """In the place of a tokenizer: gives the text it is to encode, nothing of it guarded."""
 
     @staticmethod
-    def encode_guarded(render: Any) -> Any:
+    def encode_guarded(render: Any, limit: Any = None) -> Any:
         return render(lambda text: text)
 
 
@@ -181,7 +181,7 @@ def test_strings_that_a_template_makes_are_bounded_in_memory(join: str) -> None:
         "from augury.models.template import ChatTemplate, InputError\n"
         "template, peak = ChatTemplate(sys.argv[1], 'm'), lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "class Text:\n"
-        "    encode_guarded = staticmethod(lambda render: render(str))\n"
+        "    encode_guarded = staticmethod(lambda render, limit: render(str))\n"
         "before = peak()\n"
         "try: template.encode(Text, [{'role': 'user', 'content': 'x'}])\n"
         "except InputError as error: print(peak() - before, error)\n"

@@ -24,7 +24,7 @@ class Text:
     """In the place of a tokenizer: gives the text it is to encode, nothing of it guarded."""
 
     @staticmethod
-    def encode_guarded(render: Any) -> Any:
+    def encode_guarded(render: Any, limit: Any = None) -> Any:
         return render(lambda text: text)
 
 

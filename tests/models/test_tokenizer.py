@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from tiny import CONTROLS, byte_tokenizer, decoded, spelt
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from augury.errors import InputError, ModelError
+from augury.errors import ContextTooLong, InputError, ModelError
 from augury.models.tokenizer import MAX_IDS, Tokenizer, tokenizer_from_file, tokenizer_from_gguf
 
 BYTES = Tokenizer(byte_tokenizer())
@@ -296,6 +297,49 @@ def test_words_of_each_pre_tokenizer(pre: str, wanted: list[str]) -> None:
 def test_unknown_gguf_tokenizers_are_refused(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ModelError, match=named):
         tokenizer_from_gguf((FIELDS | changes).get)
+
+
+# ---- long texts ----------------------------------------------------------------------------------------------
+
+
+@each
+def test_a_long_text_has_the_ids_of_its_parts(tokenizer: Tokenizer) -> None:
+    text = CORPUS[1] * 100 + "<|im_end|>" + CORPUS[2] * 100
+    for special in (True, False):
+        backend = tokenizer._backend if special else tokenizer._plain
+        wanted = backend.encode(text, add_special_tokens=True).ids
+        assert tokenizer.encode(text, special, start=True).tolist() == wanted
+        assert tokenizer.encode(text, special, start=True, limit=len(wanted)).tolist() == wanted
+
+
+@each
+@given(data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_what_fits_is_never_refused(tokenizer: Tokenizer, data: st.DataObject) -> None:
+    text = "".join(data.draw(st.lists(TEXTS, min_size=1, max_size=20))) * data.draw(st.integers(1, 300))
+    ids = tokenizer.encode(text)
+    assert tokenizer.encode(text, limit=len(ids)).tolist() == ids.tolist()
+    limit = data.draw(st.integers(0, len(ids)))
+    with contextlib.suppress(ContextTooLong):
+        assert tokenizer.encode(text, limit=limit).tolist() == ids.tolist()
+
+
+def test_a_text_of_far_too_many_tokens_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, backend = CORPUS[0] * 10_000, BPE._backend
+    read: list[int] = []
+
+    class Counting:
+        def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+            read.append(len(texts[0]))
+            return backend.encode_batch_fast(texts, **options)
+
+    tokenizer = Tokenizer(backend)
+    monkeypatch.setattr(tokenizer, "_backend", Counting())
+    with pytest.raises(ContextTooLong, match=r"the prompt has at least \d+ tokens, the context holds 1000"):
+        tokenizer.encode(text, limit=1000)
+    with pytest.raises(ContextTooLong):
+        tokenizer.encode_guarded(lambda guard: guard(text), limit=1000)
+    assert sum(read) < 50_000  # of 960,000 characters, twice
 
 
 # ---- files ---------------------------------------------------------------------------------------------------

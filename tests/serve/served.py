@@ -79,7 +79,16 @@ class Served:
 
     service: Service
     settings: Settings
-    port: int
+    front: Front
+
+    @property
+    def port(self) -> int:
+        return self.front.port
+
+    @property
+    def connections(self) -> int:
+        """That are open."""
+        return len(self.front._server.server_state.connections)
 
     @property
     def engine(self) -> Engine:
@@ -137,6 +146,6 @@ def serving(service: Service, settings: Settings, metrics=None, send_buffer: int
     front = Front(listening)
     front.open(create_app(service, settings, metrics))
     try:
-        yield Served(service, settings, front.port)
+        yield Served(service, settings, front)
     finally:
         front.close()

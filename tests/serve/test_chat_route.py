@@ -129,7 +129,7 @@ def test_a_prediction_injects_no_control_token(server, client):
 
 def test_figures_say_why_nothing_was_drafted(client):
     answer = client.chat.completions.create(
-        **ASKED, extra_body={"speculative": {"enabled": False, "figures": "detailed"}}
+        **ASKED, extra_body={"speculative": {"enabled": False, "figures": "detailed"}, "ignore_eos": True}
     )
     figures = answer.metrics["speculative_decoding"]
     assert figures["off_reason"] == "drafting is off for this request"
@@ -147,7 +147,8 @@ def test_figures_ride_on_the_last_chunk_of_a_stream(client):
 
 def test_usage_may_be_told_all_along(client):
     options = {"include_usage": True, "continuous_usage_stats": True}
-    chunks = list(client.chat.completions.create(**ASKED, stream=True, stream_options=options))
+    whole = {"ignore_eos": True}
+    chunks = list(client.chat.completions.create(**ASKED, stream=True, stream_options=options, extra_body=whole))
     counts = [c.usage.completion_tokens for c in chunks]
     assert counts == sorted(counts)
     assert counts[-1] == 16
@@ -239,6 +240,12 @@ def test_text_round_trips_whatever_it_is(server):
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
         ({"logit_bias": {"49152": 1}}, "logit_bias"),
         ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"5": 1, "05": 2}}, "logit_bias"),
+        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias"),
+        ({"stop_token_ids": [1] * 129}, "stop_token_ids"),
+        ({"bad_words": ["a"] * 1025}, "bad_words"),
+        ({"bad_words": ["a" * 129]}, "bad_words[0]"),
+        ({"bad_words": [f"{i} bottles of beer" for i in range(1000)]}, "bad_words"),
         ({"stop": [""]}, "stop"),
         ({"stop": ["a"] * 5}, "stop"),
         ({"stop": "a" * (1 << 20)}, "stop"),
@@ -275,6 +282,10 @@ def test_text_round_trips_whatever_it_is(server):
         ({"guided_regex": "(("}, "guided_regex"),
         ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice"),
         ({"structured_outputs": {"xml": "a"}}, "structured_outputs.xml"),
+        ({"structured_outputs": {"json_object": {"type": "object"}}}, "structured_outputs.json_object"),
+        ({"guided_regex": "a" * (1 << 18)}, "guided_regex"),
+        ({"guided_choice": ["a"] * (1 << 18)}, "guided_choice"),
+        ({"guided_json": {"enum": ["a" * (1 << 18)]}}, "guided_json"),
     ],
 )  # fmt: skip
 def test_a_bad_value_is_named(server, given, param):
@@ -343,6 +354,15 @@ def test_structured_answers(client):
         assert text in texts
 
 
+@pytest.mark.parametrize(
+    "wish", [{"structured_outputs": {"json_object": True}}, {"response_format": {"type": "json_object"}}]
+)
+def test_an_answer_may_be_any_object(server, wish):
+    answer = server.chat({"max_tokens": 4, **wish})
+    assert answer.status == 200
+    assert answer.json["choices"][0]["message"]["content"].lstrip().startswith("{")
+
+
 def test_a_bad_schema_is_told_as_openai_tells_it(server):
     schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nothing"}}}
     answer = server.chat({"response_format": schema})
@@ -353,11 +373,16 @@ def test_a_bad_schema_is_told_as_openai_tells_it(server):
     )
 
 
-def test_a_grammar_that_admits_nothing_ends_at_once(server):
+def test_a_grammar_of_the_empty_text_ends_at_once(server):
     answer = server.chat({"guided_regex": ""})
-    assert answer.status in (200, 400)
-    if answer.status == 200:
-        assert answer.json["choices"][0]["message"]["content"] == ""
+    assert answer.status == 200
+    assert answer.json["choices"][0]["message"]["content"] == ""
+    assert answer.json["usage"]["completion_tokens"] == 1
+
+
+def test_a_grammar_that_admits_no_text_is_refused(server):
+    answer = server.chat({"guided_json": {"type": "string", "minLength": 2, "maxLength": 1}})
+    assert (answer.status, answer.error["param"]) == (400, "guided_json")
 
 
 def test_tools_need_a_template_that_knows_them(server):

@@ -41,6 +41,20 @@ def test_a_stream_is_the_same_text(client):
     assert (chunks[-1].choices, chunks[-1].usage.completion_tokens) == ([], 8)
 
 
+def test_token_ids_of_a_prompt_are_told_once(server, client):
+    asked = {"model": NAME, "prompt": ["One", "Two words"], "max_tokens": 4, "temperature": 0}
+    more = {"return_token_ids": True, "ignore_eos": True}
+    prompts = [server.engine.tokenizer.encode(text, start=True).tolist() for text in asked["prompt"]]
+    whole = client.completions.create(**asked, extra_body=more).choices
+    assert [c.prompt_token_ids for c in whole] == prompts
+    for echo in (False, True):
+        frames = [c.choices[0] for c in client.completions.create(**asked, echo=echo, stream=True, extra_body=more)]
+        told = [(c.index, c.prompt_token_ids) for c in frames if "prompt_token_ids" in c.model_extra]
+        assert sorted(told) == [*enumerate(prompts)]
+        for index, one in enumerate(whole):
+            assert [id for c in frames if c.index == index for id in c.token_ids] == one.token_ids
+
+
 def test_logprobs_are_the_targets_one_a_token(server, client):
     engine = server.engine
     prompt = engine.tokenizer.encode("1 2 3 4 1 2 3 4 1 2", special=True).tolist()
@@ -68,6 +82,10 @@ def test_logprobs_are_the_targets_one_a_token(server, client):
         ({"prompt": [49152]}, "prompt"),
         ({"prompt": [-1]}, "prompt"),
         ({"prompt": ["a"] * 129}, "n"),
+        ({"prompt": [1] * 500_000}, "prompt"),
+        ({"prompt": [[1] * 2000] * 100}, "prompt"),
+        ({"prompt": ["word " * 1100] * 128}, "prompt"),
+        ({"prompt": [1, "a"]}, "prompt"),
         ({"logprobs": 21}, "logprobs"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 3}, "best_of"),
@@ -103,7 +121,9 @@ def test_tokens_as_vllm_and_as_llama_server_ask(server):
     [
         ("/tokenize", {}), ("/tokenize", {"prompt": "a", "content": "b"}), ("/tokenize", {"messages": []}),
         ("/detokenize", {"tokens": [49152]}), ("/detokenize", {"tokens": [-1]}), ("/detokenize", {"tokens": "a"}),
-        ("/detokenize", {}),
+        ("/detokenize", {}), ("/detokenize", {"tokens": [1] * 131_073}), ("/tokenize", {"prompt": "a " * 600_000}),
+        ("/tokenize", {"content": "1" * 140_000}), ("/tokenize", {"content": "1" * 1_000_000, "with_pieces": True}),
+        ("/tokenize", {"messages": [{"role": "user", "content": "1" * 100_000}]}),
     ],
 )  # fmt: skip
 def test_bad_tokens_are_refused(server, path, body):

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from itertools import pairwise
 
 import httpx2
 import pytest
 from served import NAME, serving
 
 from augury.bench.serving.client import ask, checked, connected, question
+from augury.engine.request import Chunk
+from augury.record import RequestRecord
 from augury.server import pacing
-from augury.server.pacing import FEWEST, PORTION, RUNG, SMALLEST, TICK, padding, rung
+from augury.server.faults import Fault
+from augury.server.pacing import FEWEST, MODES, PORTION, RUNG, SMALLEST, TICK, Frames, padding, rung
 from augury.server.settings import Settings
 
 QUESTION = "Name three fruits, each with its colour."
@@ -57,7 +61,7 @@ def test_private_streams_of_any_text_look_alike(mode):
         portions = sent(mode, body)
         assert {len(portion) for _, portion in portions} == {PORTION}
         assert len(portions) in {FEWEST, FEWEST * RUNG}
-        pauses = [b - a for (a, _), (b, _) in zip(portions, portions[1:], strict=False)]
+        pauses = [b - a for (a, _), (b, _) in pairwise(portions)]
         assert sorted(pauses)[len(pauses) // 2] == pytest.approx(TICK, abs=0.03)
         text = b"".join(portion for _, portion in portions)
         assert text.endswith(b"data: [DONE]\n\n")
@@ -108,6 +112,53 @@ def test_who_leaves_a_private_stream_is_noticed(service):
         while service.running and time.monotonic() < until:
             time.sleep(0.01)
         assert not service.running
+
+
+class Broken:
+    """An answer that has failed behind what had come: a whole choice, and a part of another."""
+
+    done = False
+
+    def __init__(self, *chunks):
+        self._came = list(enumerate(chunks))
+
+    async def next(self, seconds=None):
+        return self.ready()
+
+    def ready(self):
+        if not self._came:
+            raise RuntimeError("lost")
+        return self._came.pop(0)
+
+
+class Plain:
+    """A form that writes texts as they are."""
+
+    def begin(self):
+        return [b"role "]
+
+    def piece(self, index, chunk):
+        return [f"{index}:{chunk.text}:{chunk.finish_reason} ".encode()]
+
+    def failed(self, fault):
+        return [b"failed"]
+
+
+@pytest.mark.parametrize("mode", ["fast", "smooth", "private"])
+@pytest.mark.parametrize("interval", [1, 9])
+def test_what_came_before_a_failure_is_sent_before_it(mode, interval):
+    record = RequestRecord(1, ())
+    whole = Chunk("one", (1,), (), (), "stop", None, record)
+    part = Chunk("tw", (2,), (), (), None, None, record)
+    frames = Frames(Plain(), interval, lambda error: Fault(500, str(error)))
+
+    async def read():
+        return b"".join([portion async for portion in MODES[mode](Broken(whole, part), frames, Settings())])
+
+    said = asyncio.run(read())
+    for text in (b"role ", b"0:one:stop ", b"1:tw:None ", b"failed"):
+        assert said.count(text) == 1
+    assert said.index(b"role ") < said.index(b"0:one") < said.index(b"1:tw") < said.index(b"failed")
 
 
 @pytest.mark.parametrize("size", [*range(40), 999, 1000, 1001, 1002, 2001, 5000, 81_921])

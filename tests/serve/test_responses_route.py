@@ -66,10 +66,17 @@ def test_a_whole_answer_is_completed_and_may_follow_a_schema(client):
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"), ({"input": None}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type"), ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"input": "word " * 100_000}, "input"),
         ({"metadata": {"a": 1}}, "metadata"), ({"temperature": 1e9 - 1e10}, "temperature"),
     ],
 )  # fmt: skip
 def test_what_is_not_stored_cannot_be_asked_for(server, given, param):
     answer = server.ask("POST", "/v1/responses", {"input": "x", "max_output_tokens": 2, **given})
     assert (answer.status, answer.error["param"]) == (400, param)
+
+
+def test_the_usual_verbosity_asks_for_nothing(server):
+    wanted = {"verbosity": "medium", "format": {"type": "text"}}
+    answer = server.ask("POST", "/v1/responses", {"input": "x", "max_output_tokens": 2, "text": wanted})
+    assert (answer.status, answer.json["text"]) == (200, wanted)

@@ -62,6 +62,8 @@ def one_line(text):
         (["--kv-cache-memory-bytes", "0"], "give a number, as in 2000000000 or 2G"),
         (["--kv-cache-memory-bytes", "2Q"], "--kv-cache-memory-bytes is '2Q'"),
         (["--config", "/nonexistent/c.yaml"], "cannot read /nonexistent/c.yaml"),
+        (["--stream-mode", "private", "--drafters", "suffix,memory:/tmp/x"], "private and the drafter memory exclude"),
+        (["--max-total-body-bytes", "1000"], "--max-total-body-bytes is 1000; it must be 8388608 or more"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_honoured_is_one_line_and_exit_code_2(args, said, nothing_loaded):
@@ -391,7 +393,7 @@ def test_the_page_on_serving_names_flags_and_series_that_exist(loaded):
 
     page = (Path(__file__).resolve().parents[2] / "docs/serving.md").read_text()
     flags = {flag for p in get_command(app).commands["serve"].params for flag in p.opts}
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", re.sub(r"(?ms)^```dockerfile.*?^```", "", page)))
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", re.sub(r"(?ms)^ *```(dockerfile|console).*?^ *```", "", page)))
     assert len(named) > 15
     assert named - flags == set()
     with Service(loaded) as service:

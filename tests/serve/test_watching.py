@@ -147,6 +147,24 @@ def test_a_request_that_fails_is_a_span_with_its_error(engine, spans):
     assert not span.status.is_ok
 
 
+def test_spans_say_what_was_asked_for_and_how_it_ended(engine, spans):
+    from served import serving
+
+    provider, exporter = spans
+    with Service(engine, watch=telemetry.Spans("m", provider)) as service, serving(service, Settings()) as server:
+        assert server.chat({"max_tokens": 2}).status == 200
+        assert server.ask("POST", "/v1/completions", {"prompt": "One, two,", "max_tokens": 2}).status == 200
+        assert server.ask("POST", "/v1/responses", {"input": "Hi", "max_output_tokens": 16}).status == 200
+        ended = threading.Event()
+        service.submit(engine.request("x", max_tokens=0), lambda _: ended.set())
+        assert ended.wait(60)
+    found = [span for span in exporter.get_finished_spans() if span.name.endswith(" m")]
+    assert [span.name for span in found] == ["chat m", "text_completion m", "chat m", "chat m"]
+    assert [span.name.split()[0] for span in found] == [s.attributes["gen_ai.operation.name"] for s in found]
+    nothing = found[-1].attributes
+    assert (nothing["gen_ai.usage.output_tokens"], nothing["gen_ai.response.finish_reasons"]) == (0, ("length",))
+
+
 def test_a_traceparent_header_is_followed(spans):
     import asyncio
 

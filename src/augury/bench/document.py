@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from augury.bench.paired import Answer, Pair
-from augury.bench.prompts import Prompt, utf8
+from augury.bench.prompts import Prompt
 from augury.bench.report import Summary, commit, machine, summarise, versions
 from augury.bench.together import Batch, Together, Wave, batches
 from augury.errors import InputError
+from augury.texts import utf8
 from augury.trace.figures import DrafterFigures, Figures
 
 _NEEDED = frozenset({"arguments", "target", "machine", "versions", "commit"})

@@ -8,7 +8,6 @@ with four of our own; the sentences are all ours.
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from augury.errors import InputError, UnknownName
+from augury.texts import utf8
 
 UNKNOWN_KIND = "text"
 """Kind of a prompt that does not say its own."""
@@ -44,25 +44,6 @@ class Prompt:
 def own() -> list[Prompt]:
     """The prompts that come with the package: three of each of seventeen kinds."""
     return parse(files("augury.bench").joinpath("prompts.jsonl").read_text("utf-8"), "prompts.jsonl", rows=True)
-
-
-def utf8(path: Path | None) -> str:
-    """The text of a file, or of stdin for None; the end of its last line is not part of it.
-
-    Raises:
-        InputError: it cannot be read, or is not UTF-8.
-    """
-    name = "stdin" if path is None else str(path)
-    try:
-        raw = sys.stdin.buffer.read() if path is None else path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {name}: {error.strerror}") from None
-    try:
-        return raw.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{name} is not UTF-8 text: byte 0x{raw[error.start]:02x} at {error.start}; convert it first"
-        ) from None
 
 
 def read(path: Path) -> list[Prompt]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import typer
 
-from augury.bench.prompts import utf8
 from augury.cli.terminal import REFUSED, note
 from augury.errors import AuguryError, InputError, MissingPackage, UnknownName, first_line, shown
+from augury.texts import utf8
 
 
 def configured(context: typer.Context, path: Path | None) -> Path | None:

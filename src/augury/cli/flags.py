@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from typer import Argument, Option
 
 from augury.api import AUTO
-from augury.bench.prompts import utf8
 from augury.cli.terminal import note, progress
 from augury.drafters import split
 from augury.drafters.drafter import tenant_of
 from augury.errors import InputError
+from augury.texts import utf8
 
 if TYPE_CHECKING:
     from augury.engine.engine import Engine
@@ -89,7 +89,15 @@ class Running:
         Option(help="native, torch or transformers.", show_default="fastest", rich_help_panel="Model"),
     ] = None
 
-    def load(self, model: str, drafters: str, acceptance: str, measure: bool, requests: int = 1) -> Engine:
+    def load(
+        self,
+        model: str,
+        drafters: str,
+        acceptance: str,
+        measure: bool,
+        requests: int = 1,
+        draft_tokens: int | None = None,
+    ) -> Engine:
         """Load for so many requests at once, with progress on the terminal."""
         import augury
 
@@ -105,6 +113,7 @@ class Running:
                 max_num_seqs=requests,
                 runner=self.runner,
                 measure=measure,
+                draft_tokens=draft_tokens,
                 progress=told,
             )
         if "(native: " in engine.target.info.runner:

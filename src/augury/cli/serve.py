@@ -21,6 +21,7 @@ from augury.api import AUTO
 from augury.cli.configuration import configured
 from augury.cli.flags import Guessing, Running
 from augury.cli.terminal import note
+from augury.drafters import split
 from augury.errors import InputError, MissingPackage, UnknownName
 
 if TYPE_CHECKING:
@@ -124,20 +125,29 @@ class Admitting:
         Option(help="Seconds of a request, waiting and running; 0 is no limit.", rich_help_panel="Access and limits"),
     ] = 600.0
     max_requests_per_key: Annotated[
-        int, Option(help="Of one key at once; 0 is no limit.", rich_help_panel="Access and limits")
+        int, Option(help="Answers of one key at once; 0 is no limit.", rich_help_panel="Access and limits")
     ] = 0
     requests_per_minute: Annotated[
-        int, Option(help="Of one key; 0 is no limit.", rich_help_panel="Access and limits")
+        int, Option(help="Answers of one key; 0 is no limit.", rich_help_panel="Access and limits")
     ] = 0
+    allow_priority: Annotated[
+        bool,
+        Option("--allow-priority", help="Requests may say which of them come first.",
+               rich_help_panel="Access and limits"),
+    ] = False  # fmt: skip
     max_body_bytes: Annotated[
         int, Option(help="Of a request's body.", rich_help_panel="Access and limits")
     ] = 8 << 20  # fmt: skip
+    max_total_body_bytes: Annotated[
+        int, Option(help="Of the bodies of all open requests.", rich_help_panel="Access and limits")
+    ] = 256 << 20  # fmt: skip
 
     def check(self) -> None:
         """Refuse what is no limit."""
         for name, least in (
             ("max_num_seqs", 1), ("max_num_queued_reqs", 0), ("max_num_queued_tokens", 0), ("request_timeout", 0),
             ("max_requests_per_key", 0), ("requests_per_minute", 0), ("max_body_bytes", 1),
+            ("max_total_body_bytes", self.max_body_bytes),
         ):  # fmt: skip
             _at_least(name, getattr(self, name), least)
         if any(not key for key in self.api_key):
@@ -213,7 +223,7 @@ class Drafting:
 
     def speculation(self, guessing: Guessing) -> Speculation:
         """Who drafts, how far, and the rule; refuses what contradicts itself."""
-        from augury.drafters import check, split
+        from augury.drafters import check
         from augury.drafters.drafter import Rule
         from augury.server.speculative import Speculation, parse, speculation
         from augury.tree import MAX_NODES
@@ -262,6 +272,11 @@ def serve(
     _at_least("shutdown_timeout", listening.shutdown_timeout, 0)
     _one_of("metrics_compat", listening.metrics_compat, ("vllm", "none"))
     asked = drafting.speculation(guessing)
+    if streaming.stream_mode == "private" and any(spec.split(":")[0] == "memory" for spec in split(asked.drafters)):
+        raise InputError(
+            "--stream-mode private and the drafter memory exclude each other: it keeps what users were told; "
+            "leave one of them out"
+        )
     settings = _settings(listening, admitting, streaming)
 
     from augury.models.load import check_model
@@ -282,9 +297,8 @@ def serve(
 
     front = Front(port)
     tracers = provider(listening.otlp_traces_endpoint, os.environ)
-    engine = running.load(model, asked.drafters, asked.acceptance or "coupled", True, admitting.slots(model, running))
-    if asked.deepest is not None:
-        engine.parts.deepest = asked.deepest
+    slots = admitting.slots(model, running)
+    engine = running.load(model, asked.drafters, asked.acceptance or "coupled", True, slots, asked.deepest)
     settings = replace(settings, names=tuple(listening.served_model_name) or (engine.target.info.name,))
 
     from augury.server.app import create_app
@@ -308,6 +322,8 @@ def _settings(listening: Listening, admitting: Admitting, streaming: Streaming) 
         api_keys=tuple(admitting.api_key),
         hosts=hosts or ((*_LOOPBACK, listening.host) if listening.local else ()),
         max_body=admitting.max_body_bytes,
+        max_bodies=admitting.max_total_body_bytes,
+        allow_priority=admitting.allow_priority,
         request_seconds=admitting.request_timeout or None,
         keep_alive_seconds=streaming.sse_keep_alive_interval,
         stream_mode=streaming.stream_mode,  # type: ignore[arg-type] # checked

@@ -47,9 +47,9 @@ class Ahead(Riding):
             self._ahead = self.ahead(view, min(self.depth, view.room)).copy()
         return [self._ahead[len(path)] for path in paths]
 
-    def _took(self, ms: float, leaves: int = 1) -> None:
+    def _took(self, ms: float, leaves: int = 1, together: int = 1) -> None:
         """What the root takes says nothing of its leaves: they are read off what it found."""
         if leaves:
-            super()._took(ms, leaves)
+            super()._took(ms, leaves, together)
         else:
-            self._drift(0.0)
+            self._drift(0.0, together)

@@ -128,6 +128,9 @@ class Drafter(ABC):
     needs_rows: bool = False
     """Whether it learns from the target's rows of logits: a recorded text, which has none, cannot teach it."""
 
+    together: bool = False
+    """Whether ``propose_all`` takes less than as many calls of ``propose``."""
+
     reads_prediction: bool = False
     """Whether it reads ``view.prediction``: a prediction that no drafter reads is refused."""
 
@@ -143,6 +146,10 @@ class Drafter(ABC):
     @abstractmethod
     def propose(self, view: View, limit: int) -> DraftTree:
         """Guess what follows ``view.tokens``; at most ``limit`` nodes, each with its expected survival."""
+
+    def propose_all(self, views: Sequence[View], limits: Sequence[int]) -> list[DraftTree]:
+        """The same for several requests that step together; asked where ``together`` says that it is worth it."""
+        return [self.propose(view, limit) for view, limit in zip(views, limits, strict=True)]
 
     def observe(self, view: View, seen: Observation) -> None:  # noqa: B027
         """Learn from a step."""

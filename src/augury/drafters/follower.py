@@ -43,7 +43,8 @@ class Follower:
 
     def begin(self, request: int, tokens: IntArray, tenant: str = "") -> None:
         """Take a slot and compute what a prompt needs before its last token, which may take long. What the model
-        computed for one tenant serves no other."""
+        computed for one tenant serves no other.
+        """
         slot, length = self._slots.take(tokens, tenant)
         self._held[request] = slot, tokens[:length]
         if len(tokens) <= self.target.info.context:

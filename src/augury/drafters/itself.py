@@ -77,6 +77,15 @@ class Itself(Spine):
         self.layers = tuple(kept)
         self._guess = target.shorten(WEIGHTS[weights], self.layers)
 
+    together = True
+
+    def rows_together(self, asked: Sequence[tuple[View, Sequence[Sequence[int]]]]) -> list[Sequence[FloatArray]]:
+        """A row each of several requests, in one forward."""
+        places = [(view, paths[0]) for view, paths in asked]
+        slots, aheads = [view.slot for view, _ in places], [len(path) for _, path in places]
+        tokens = [int(path[-1] if path else view.tokens[-1]) for view, path in places]
+        return [[row] for row in self._guess.together(slots, aheads, tokens)]
+
     def rows(self, view: View, paths: Sequence[Sequence[int]]) -> Sequence[FloatArray]:
         """Logits of the cheaper target. Those of the path's earlier tokens were computed just before."""
         (path,) = paths

@@ -76,6 +76,55 @@ class _Memory:
     """The guesses of the last proposal by the tokens in front of them."""
 
 
+@dataclass
+class _Growth:
+    """The tree of one request while it grows.
+
+    Attributes:
+        view: of the request.
+        memory: of the request.
+        limit: nodes of the tree at most.
+        deepest: depth of its deepest node at most.
+        leaves: likeliest first.
+        read: those that the next forward reads.
+        waits: the noise of this step, by depth.
+    """
+
+    view: View
+    memory: _Memory
+    limit: int
+    deepest: int
+    leaves: list[Leaf]
+    read: list[Leaf] = field(default_factory=list)
+    waits: dict[int, LawArray] = field(default_factory=dict)
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    survival: list[float] = field(default_factory=list)
+    laws: dict[int, FloatArray] = field(default_factory=dict)
+
+    def add(self, found: Sequence[list[Choice]], beam: int) -> None:
+        """Nodes behind the leaves that were read."""
+        rates = self.memory.rates
+        for leaf, choices in zip(self.read, found, strict=True):
+            if not choices:
+                continue
+            self.memory.places[leaf.path] = choices
+            for rank, choice in enumerate(choices):
+                survives = min(leaf.survival * rates.hit(choice.kind, choice.raw), leaf.survival)
+                if (rank == 0 or beam > 1) and len(leaf.path) + 1 < self.deepest:
+                    self.leaves.append(Leaf(survives, len(self.tokens), (*leaf.path, choice.token)))
+                if choice.law is not None:
+                    self.laws[len(self.tokens)] = choice.law
+                self.tokens.append(choice.token)
+                self.parents.append(leaf.node)
+                self.survival.append(survives)
+        self.leaves.sort(key=lambda leaf: -leaf.survival)
+
+    def tree(self) -> DraftTree:
+        """The nodes of greatest survival."""
+        return DraftTree.best(self.tokens, self.parents, self.survival, [0] * len(self.tokens), self.laws, self.limit)
+
+
 class Spine(Drafter):
     """See the module's text.
 
@@ -113,9 +162,9 @@ class Spine(Drafter):
         self._survival = Survival(lines)
         self._costs = costs or (lambda: None)
         self._memory: dict[int, _Memory] = {}
-        self._ms: dict[int, float] = {}  # of one own forward, by how many leaves it read; 0: the root
+        self._ms: dict[tuple[int, int], float] = {}  # a request's share of an own forward, by how many requests are in
+        # it, and how many leaves it read of one; 0: the root
         self._hit = _USUAL  # how often a first guess is right
-        self._waits: dict[int, LawArray] = {}  # the noise of this step, by depth
 
     @abstractmethod
     def rows(self, view: View, paths: Sequence[Sequence[int]]) -> Sequence[FloatArray]:
@@ -134,84 +183,103 @@ class Spine(Drafter):
 
     def propose(self, view: View, limit: int) -> DraftTree:
         """Go on from the likeliest leaves as long as that is worth a forward."""
+        return self.propose_all([view], [limit])[0]
+
+    def propose_all(self, views: Sequence[View], limits: Sequence[int]) -> list[DraftTree]:
+        """The trees of all grow level by level; what a forward takes is shared by those who are in it."""
+        growths = [self._begun(view, limit) for view, limit in zip(views, limits, strict=True)]
+        begin = time.perf_counter()
+        growing = growths
+        while True:
+            seconds = (time.perf_counter() - begin) / len(views)
+            growing = [g for g in growing if self._next(g, seconds, len(growing))]
+            if not growing:
+                return [g.tree() for g in growths]
+            clock = time.perf_counter()
+            first = not growing[0].survival
+            if len(growing) == 1:
+                found = [self.rows(growing[0].view, [leaf.path for leaf in growing[0].read])]
+            else:
+                found = self.rows_together([(g.view, [leaf.path for leaf in g.read]) for g in growing])
+            chosen = [
+                [self._choices(g, row, leaf.path) for row, leaf in zip(rows, g.read, strict=True)]
+                for g, rows in zip(growing, found, strict=True)
+            ]
+            most = max(len(g.read) for g in growing)
+            self._took(1e3 * (time.perf_counter() - clock) / len(growing), 0 if first else most, len(growing))
+            for g, choices in zip(growing, chosen, strict=True):
+                g.add(choices, self.beam)
+
+    def rows_together(self, asked: Sequence[tuple[View, Sequence[Sequence[int]]]]) -> list[Sequence[FloatArray]]:
+        """``rows`` of several requests at once, for drafters that can."""
+        raise NotImplementedError
+
+    def _begun(self, view: View, limit: int) -> _Growth:
         memory = self._memory[view.id]
         memory.places = {}
-        self._waits = {}
         limit = min(limit, self.nodes)
-        tokens: list[int] = []
-        parents: list[int] = []
-        survival: list[float] = []
-        laws: dict[int, FloatArray] = {}
-        begin = time.perf_counter()
         deepest = min(self.depth, view.room, self.room(view))
-        leaves = [Leaf(1.0, -1, ())] if deepest > 0 and limit > 0 else []
-        while leaves:
-            count = self._count(leaves, survival, limit, time.perf_counter() - begin) if survival else 1
-            read, leaves = leaves[:count], leaves[count:]
-            if not read:
-                break
-            clock = time.perf_counter()
-            rows = self.rows(view, [leaf.path for leaf in read])
-            found = [self._choices(view, row, leaf.path) for row, leaf in zip(rows, read, strict=True)]
-            self._took(1e3 * (time.perf_counter() - clock), count if survival else 0)
-            for leaf, choices in zip(read, found, strict=True):
-                if not choices:
-                    continue
-                memory.places[leaf.path] = choices
-                for rank, choice in enumerate(choices):
-                    survives = min(leaf.survival * memory.rates.hit(choice.kind, choice.raw), leaf.survival)
-                    if (rank == 0 or self.beam > 1) and len(leaf.path) + 1 < deepest:
-                        leaves.append(Leaf(survives, len(tokens), (*leaf.path, choice.token)))
-                    if choice.law is not None:
-                        laws[len(tokens)] = choice.law
-                    tokens.append(choice.token)
-                    parents.append(leaf.node)
-                    survival.append(survives)
-            leaves.sort(key=lambda leaf: -leaf.survival)
-        return DraftTree.best(tokens, parents, survival, [0] * len(tokens), laws, limit)
+        return _Growth(view, memory, limit, deepest, [Leaf(1.0, -1, ())] if deepest > 0 and limit > 0 else [])
 
-    def _took(self, ms: float, leaves: int = 1) -> None:
-        """Learn what one own forward costs that read so many leaves; 0: the root, with what came since the last step.
+    def _next(self, growth: _Growth, seconds: float, together: int) -> bool:
+        """Decide which leaves the next forward reads of a tree; whether there are any."""
+        leaves = growth.leaves
+        if growth.survival:
+            count = self._count(leaves, growth.survival, growth.limit, seconds, together) if leaves else 0
+        else:
+            count = 1
+        growth.read, growth.leaves = leaves[:count], leaves[count:]
+        return bool(growth.read)
+
+    def _took(self, ms: float, leaves: int = 1, together: int = 1) -> None:
+        """Learn what one own forward costs each of the requests ``together`` in it, that read so many leaves of one; 0:
+        the root, with what came since the last step.
 
         A hiccup must not shut a number of leaves off for good, as what is not read is not measured: one counts little,
         and all numbers drift to what the root cost.
         """
-        before = self._ms.get(leaves, ms)
-        self._ms[leaves] = before + _FRESH * (min(ms, _HICCUP * before) - before)
+        before = self._ms.get((together, leaves), ms)
+        self._ms[together, leaves] = before + _FRESH * (min(ms, _HICCUP * before) - before)
         if not leaves:
-            self._drift(self._ms[0])
+            self._drift(self._ms[together, 0], together)
 
-    def _drift(self, ms: float) -> None:
-        for leaves in self._ms:
-            self._ms[leaves] += _DRIFT * (ms - self._ms[leaves])
+    def _drift(self, ms: float, together: int = 1) -> None:
+        for key in self._ms:
+            if key[0] == together:
+                self._ms[key] += _DRIFT * (ms - self._ms[key])
 
-    def _count(self, leaves: Sequence[Leaf], survival: Sequence[float], limit: int, seconds: float) -> int:
+    def _count(
+        self, leaves: Sequence[Leaf], survival: Sequence[float], limit: int, seconds: float, together: int = 1
+    ) -> int:
         """How many of the leaves, likeliest first, to go on from in the next forward."""
         least = sorted(survival)[-limit] if len(survival) >= limit else 0.0  # what is less would not be offered
         able = [leaf.survival for leaf in leaves[: self.beam] if leaf.survival > least]
-        return self._worth(able, survival, seconds)
+        return self._worth(able, survival, seconds, together)
 
-    def _worth(self, leaves: Sequence[float], survival: Sequence[float], seconds: float) -> int:
+    def _worth(self, leaves: Sequence[float], survival: Sequence[float], seconds: float, together: int = 1) -> int:
         """How many leaves, by their survivals, one more forward should read, to raise the tokens per millisecond of
-        this step; ``survival`` is of what was found so far, in so many seconds.
+        this step; ``survival`` is of what was found so far, in so many seconds. Times are a request's share of what
+        those ``together`` take.
         """
         costs = self._costs()
         if costs is None or not leaves:
             return len(leaves)
         row = (costs.verify[min(8, len(costs.verify) - 1)] - costs.verify[1]) / 7.0
-        gain, spent = 1.0, float(costs.verify[1]) + costs.rest + 1e3 * seconds
+        plain = float(costs.verify[min(together, len(costs.verify) - 1)]) + costs.rest
+        gain, spent = 1.0, plain / together + 1e3 * seconds
         for each in sorted(survival, reverse=True):
             if each * spent <= row * gain:
                 break  # will not be verified
             gain, spent = gain + each, spent + row
-        best, count, ms = gain / spent, 0, self._ms.get(0, 0.0)
+        best, count, ms = gain / spent, 0, self._ms.get((together, 0), 0.0)
         for n, leaf in enumerate(leaves, 1):
-            gain, spent, ms = gain + leaf * self._hit, spent + row, self._ms.get(n, ms)
+            gain, spent, ms = gain + leaf * self._hit, spent + row, self._ms.get((together, n), ms)
             if gain / (spent + ms) > best:
                 best, count = gain / (spent + ms), n
         return count
 
-    def _choices(self, view: View, logits: FloatArray, path: Sequence[int]) -> list[Choice]:
+    def _choices(self, growth: _Growth, logits: FloatArray, path: Sequence[int]) -> list[Choice]:
+        view = growth.view
         law = view.guess(logits, path, self.ids)
         if not law.any():
             return []
@@ -220,10 +288,10 @@ class Spine(Drafter):
             likely = np.flatnonzero(law >= min(LEAST, float(law.max())))
             best = likely[np.argsort(-law[likely], kind="stable")][:width]
             return self._ranked(GREEDY, best, law)
-        waits = self._waits.get(len(path))
+        waits = growth.waits.get(len(path))
         if waits is None:
             waits = view.noise.exponential(view.length + len(path), self.vocab_size or len(law))
-            waits = self._waits[len(path)] = waits if self.ids is None else waits[self.ids]
+            waits = growth.waits[len(path)] = waits if self.ids is None else waits[self.ids]
         if view.rule != "coupled":
             drawn = race(law.astype(np.float64), waits)
             return [Choice(self._token(drawn), DRAWN, inside(float(law @ law)), self._wide(law))]

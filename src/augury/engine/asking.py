@@ -15,7 +15,9 @@ asked once, so rarely that all such probes together cost at most ``PROBES`` of t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from augury.budget import HURDLE, Expected
 
@@ -31,6 +33,15 @@ _DOUBT = 0.6  # tokens that a drafter may bring more than it did, for all that o
 _NOBODY = Expected(0.0, 0.0)
 ENGINE_WEIGHT, OWN_WEIGHT = 0.02, 0.1
 """Weight of a new step in the means of the engine, and of a request."""
+
+
+Key = int | tuple[int, int]
+"""What the means of a drafter are kept under: its place, and of several requests at once how many, by powers of two."""
+
+
+def key_of(index: int, requests: int) -> Key:
+    """See ``Key``."""
+    return index if requests == 1 else (index, requests.bit_length())
 
 
 @dataclass
@@ -70,7 +81,7 @@ class Means:
 class Asking:
     """What one engine, or one request of it, knows of its drafters; by their place."""
 
-    means: dict[int, Means] = field(default_factory=dict)
+    means: dict[Key, Means] = field(default_factory=dict)
 
     def own(self) -> Asking:
         """For a new request: begins with what the engine knows, as if from a few steps."""
@@ -101,6 +112,40 @@ class Asking:
         known.idle += 1
         return known.idle > math.ceil((1.0 + others.tokens) * known.ms / (PROBES * plain_ms))
 
-    def learn(self, index: int, ms: float, tokens: int, step_ms: float, weight: float = OWN_WEIGHT) -> None:
+    def learn(self, key: Key, ms: float, tokens: int, step_ms: float, weight: float = OWN_WEIGHT) -> None:
         """Learn from a step in which a drafter was asked."""
-        self.means.setdefault(index, Means()).learn(ms, float(tokens), step_ms, weight)
+        self.means.setdefault(key, Means()).learn(ms, float(tokens), step_ms, weight)
+
+
+class Weighed(NamedTuple):
+    """A request that a drafter could be asked for together with others: what it knows, the best step without the
+    drafter (the others' plain tokens included), and its own plain step alone, in milliseconds.
+    """
+
+    asking: Asking
+    without: Expected
+    alone_ms: float
+
+
+def pay_together(key: Key, group: Sequence[Weighed], plain_ms: float, requests: int) -> bool:
+    """Whether to ask a drafter for several requests at once: all of them, or none.
+
+    Args:
+        key: of its means.
+        group: the requests.
+        plain_ms: of a plain step of all that step together.
+        requests: how many these are.
+    """
+    known = [one.asking.means.setdefault(key, Means()) for one in group]
+    if any(k.asked < _FIRST for k in known):
+        return True
+    tokens = requests + sum(k.tokens + _DOUBT / math.sqrt(1.0 + k.own) - 1.0 for k in known)
+    ms = plain_ms + sum(k.ms + k.step_ms - one.alone_ms for k, one in zip(known, group, strict=True))
+    without = requests + sum(one.without.tokens - requests for one in group)
+    without_ms = plain_ms + sum(one.without.ms - plain_ms for one in group)
+    if tokens / ms > HURDLE * without / without_ms:
+        return True
+    for k in known:
+        k.idle += 1
+    spent = sum(k.ms for k in known)
+    return known[0].idle > math.ceil(requests * spent / (PROBES * plain_ms))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from augury.accept import RULES
 from augury.budget import Costs, Expected, best_chain, promise, shallow
 from augury.drafters.drafter import Drafter, Observation
-from augury.engine.asking import Asking
+from augury.engine.asking import Asking, Key, Weighed, key_of, pay_together
 from augury.engine.request import Request
 from augury.engine.trust import Trust
 from augury.errors import DrafterError, first_line
@@ -41,13 +41,13 @@ class Offer:
         tree: the merged guesses.
         proposals: what each drafter did.
         reason: why the tree is empty, or None.
-        asked: place and milliseconds of every drafter that was asked.
+        asked: of every drafter that was asked what its means are kept under, and milliseconds.
     """
 
     tree: DraftTree
     proposals: tuple[Proposal, ...] = ()
     reason: str | None = None
-    asked: tuple[tuple[int, float], ...] = ()
+    asked: tuple[tuple[Key, float], ...] = ()
 
 
 def begin(drafters: Named, request: Request, asking: Asking, trust: Trust) -> None:
@@ -85,71 +85,147 @@ def end(drafters: Named, request: Request) -> None:
 
 def propose(
     drafters: Named,
-    request: Request,
+    batch: Sequence[Request],
     info: TargetInfo,
-    limit: int,
+    limits: Sequence[int],
     costs: Costs | None,
-    others: int = 0,
     deepest: int = MAX_NODES,
-) -> Offer:
+) -> list[Offer]:
     """The guesses of the wanted drafters that are worth asking: checked, cut where none could be emitted, merged.
 
     Args:
         drafters: all of them, by name.
-        request: for which.
+        batch: the requests that step together.
         info: of the target.
-        limit: nodes one drafter may propose.
+        limits: for each request the nodes that one drafter may propose.
         costs: what the target's forwards cost; None asks all drafters.
-        others: requests that step with this one.
         deepest: tokens in a row that are drafted at most.
     """
-    # The step emits one token more than it accepts, and the root itself takes one place of the context.
-    depth = min(request.output.room - 1, info.context - request.length - 1, deepest, request.switches.deepest)
-    if why := _unasked(drafters, request, depth, limit):
-        return Offer(DraftTree.empty(), (), why)
-    request.show(depth)
-    chains = not (RULES[request.rule].trees and info.trees)
-    ratio = RULES[request.rule].laws
-    plain = alone = 0.0
-    if costs:
-        rows = np.array([1 + others, 1])
-        plain, alone = costs.step(rows, rows * float(request.length)).tolist()
-    trees: dict[int, DraftTree] = {}
-    proposals: dict[int, Proposal] = {}
+    others = len(batch) - 1
+    seats = [_Seat(drafters, r, info, limit, costs, others, deepest) for r, limit in zip(batch, limits, strict=True)]
+    able = [seat for seat in seats if seat.why is None]
+    for index in range(len(drafters)):
+        for seat in able:
+            if index in seat.wanted - seat.dear:
+                seat.take(index, *_asked(drafters, index, [seat], info))
+    for index, (_, drafter) in enumerate(drafters):
+        asking = [seat for seat in able if index in seat.dear and not seat.left_out(index)]
+        if drafter.together and len(asking) > 1:
+            key = key_of(index, len(asking))
+            if pay_together(key, [seat.weighed() for seat in asking], asking[0].plain, len(batch)):
+                for seat, tree, proposal in zip(asking, *_asked(drafters, index, asking, info), strict=True):
+                    seat.take(index, [tree], [proposal], key)
+            else:
+                for seat in asking:
+                    seat.leave(index)
+            continue
+        for seat in asking:
+            if seat.pays(index):
+                seat.take(index, *_asked(drafters, index, [seat], info))
+            else:
+                seat.leave(index)
+    return [seat.offer() for seat in seats]
 
-    def merged() -> DraftTree:
+
+class _Seat:
+    """What one request of a step was offered so far."""
+
+    def __init__(
+        self,
+        drafters: Named,
+        request: Request,
+        info: TargetInfo,
+        limit: int,
+        costs: Costs | None,
+        others: int,
+        deepest: int,
+    ) -> None:
+        self._drafters, self.request, self._costs, self._others = drafters, request, costs, others
+        # The step emits one token more than it accepts, and the root itself takes one place of the context.
+        most = min(deepest, request.switches.deepest)
+        self._depth = min(request.output.room - 1, info.context - request.length - 1, most)
+        self._limit, self._ratio = limit, RULES[request.rule].laws
+        self._chains = not (RULES[request.rule].trees and info.trees)
+        self.why = _unasked(drafters, request, self._depth, limit)
+        self.wanted = set(request.switches.drafters)
+        self.plain = self._alone = 0.0
+        self.dear: set[int] = set()
+        self._trees: dict[int, DraftTree] = {}
+        self._proposals: dict[int, Proposal] = {}
+        self._paid: list[tuple[Key, float]] = []
+        if self.why is not None:
+            return
+        request.show(self._depth)
+        if costs:
+            rows = np.array([1 + others, 1])
+            self.plain, self._alone = costs.step(rows, rows * float(request.length)).tolist()
+            share = self.plain / (1 + others)
+            self.dear = {index for index in self.wanted if not request.asking.cheap(index, share)}
+        for index in self.wanted & request.benched.keys():
+            self._proposals[index] = Proposal(drafters[index][0], 0, 0.0, f"left out: {request.benched[index]}")
+            self.wanted = self.wanted - {index}
+            self.dear.discard(index)
+
+    @property
+    def limit(self) -> int:
+        """Nodes that the next drafter may propose."""
+        # A merge of too many nodes would drop the least likely, which drawn nodes must not be dropped for.
+        return min(self._limit, MAX_NODES - sum(map(len, self._trees.values()))) if self._ratio else self._limit
+
+    def left_out(self, index: int) -> bool:
+        """Whether a drafter broke its contract too often in this step's request."""
+        return index in self.request.benched
+
+    def merged(self) -> DraftTree:
+        """What was offered, as it is to be believed."""
         # In the order of asking: what was drawn earlier may decide who is asked later, so it must be judged earlier.
-        whole = DraftTree.merge(list(trees.values()))
-        return request.trust.temper(shallow(best_chain(whole) if chains else whole, depth))
+        whole = DraftTree.merge(list(self._trees.values()))
+        return self.request.trust.temper(shallow(best_chain(whole) if self._chains else whole, self._depth))
 
-    def pays(index: int) -> bool:
-        if costs is None:
-            return True
-        spent = sum(p.ms for p in proposals.values())
-        without = promise(merged(), costs, request.length, others)
-        without = Expected(without.tokens, without.ms + spent)
-        return request.asking.pays(index, without, plain, Expected(others, plain - alone + spent))
+    def _without(self) -> Expected:
+        """The best step with what was offered, the others' plain tokens and the time of the guesses included."""
+        assert self._costs
+        best = promise(self.merged(), self._costs, self.request.length, self._others)
+        return Expected(best.tokens, best.ms + self._spent)
 
-    share = plain / (1 + others)
-    wanted = sorted(request.switches.drafters)
-    dear = {i for i in wanted if costs and not request.asking.cheap(i, share)}
-    for index in sorted(wanted, key=dear.__contains__):
-        name = drafters[index][0]
-        if index in request.benched:
-            proposals[index] = Proposal(name, 0, 0.0, f"left out: {request.benched[index]}")
-        elif index in dear and not pays(index):
-            proposals[index] = Proposal(name, 0, 0.0, unasked="it is not expected to earn its time")
-        else:
-            # A merge of too many nodes would drop the least likely, which drawn nodes must not be dropped for.
-            left = min(limit, MAX_NODES - sum(map(len, trees.values()))) if ratio else limit
-            tree, proposals[index] = _asked(drafters[index], index, request, info, left, plain)
-            tree = legal(request, tree)
-            if len(tree):
-                trees[index] = best_chain(tree) if chains else tree
-    tree = merged()
-    done = tuple(proposals[index] for index in wanted)
-    asked = tuple((i, p.ms) for i, p in zip(wanted, done, strict=True) if p.ms > 0.0)
-    return Offer(tree, done, None if len(tree) else _guessless(done), asked)
+    @property
+    def _spent(self) -> float:
+        return sum(proposal.ms for proposal in self._proposals.values())
+
+    def pays(self, index: int) -> bool:
+        """Whether to ask a drafter that is not cheap."""
+        others = Expected(self._others, self.plain - self._alone + self._spent)
+        return self.request.asking.pays(index, self._without(), self.plain, others)
+
+    def weighed(self) -> Weighed:
+        """What ``pay_together`` judges."""
+        return Weighed(self.request.asking, self._without(), self._alone)
+
+    def take(
+        self, index: int, trees: Sequence[DraftTree], proposals: Sequence[Proposal], key: Key | None = None
+    ) -> None:
+        """What a drafter proposed."""
+        (tree,), (proposal,) = trees, proposals
+        tree = legal(self.request, tree)
+        self._proposals[index] = proposal
+        if proposal.ms > 0.0:
+            self._paid.append((index if key is None else key, proposal.ms))
+        if len(tree):
+            self._trees[index] = best_chain(tree) if self._chains else tree
+
+    def leave(self, index: int) -> None:
+        """A drafter is not asked."""
+        self._proposals[index] = Proposal(
+            self._drafters[index][0], 0, 0.0, unasked="it is not expected to earn its time"
+        )
+
+    def offer(self) -> Offer:
+        """All of it."""
+        if self.why is not None:
+            return Offer(DraftTree.empty(), (), self.why)
+        tree = self.merged()
+        done = tuple(self._proposals[index] for index in sorted(self._proposals))
+        return Offer(tree, done, None if len(tree) else _guessless(done), tuple(self._paid))
 
 
 def legal(request: Request, tree: DraftTree) -> DraftTree:
@@ -168,22 +244,37 @@ def legal(request: Request, tree: DraftTree) -> DraftTree:
 
 
 def _asked(
-    named: tuple[str, Drafter], index: int, request: Request, info: TargetInfo, limit: int, plain_ms: float
-) -> tuple[DraftTree, Proposal]:
-    """One drafter's guess, empty when it broke its contract."""
-    name, drafter = named
+    drafters: Named, index: int, seats: Sequence[_Seat], info: TargetInfo
+) -> tuple[list[DraftTree], list[Proposal]]:
+    """One drafter's guesses for some requests, empty where it broke its contract. The time is shared out."""
+    name, drafter = drafters[index]
     clock = time.perf_counter()
-    tree, fault = DraftTree.empty(), None
+    given: Sequence[object] = []
+    failure: Exception | None = None
+    limits = [seat.limit for seat in seats]
+    views = [seat.request.views[index] for seat in seats]
     try:
-        tree = _checked(drafter.propose(request.views[index], limit), index, limit, info.vocab_size)
+        given = [drafter.propose(views[0], limits[0])] if len(seats) == 1 else drafter.propose_all(views, limits)
+        if len(given) != len(seats):
+            raise DrafterError(f"proposed {len(given)} trees for {len(seats)} requests")
     except Exception as error:
-        fault = _fault(request, index, error, final=False)
+        failure = error
     ms = 1e3 * (time.perf_counter() - clock)
-    most = max(STALL_MS, STALL_STEPS * plain_ms)
-    if ms > most and fault is None:
-        late = DrafterError(f"took {ms:.0f} ms, the limit is {most:.0f}")
-        fault, tree = _fault(request, index, late, final=False), DraftTree.empty()
-    return tree, Proposal(name, len(tree), ms, fault)
+    most = max(STALL_MS, STALL_STEPS * seats[0].plain)
+    if ms > most and failure is None:
+        failure = DrafterError(f"took {ms:.0f} ms, the limit is {most:.0f}")
+    trees, proposals = [], []
+    for place, seat in enumerate(seats):
+        tree, fault = DraftTree.empty(), failure
+        if fault is None:
+            try:
+                tree = _checked(given[place], index, limits[place], info.vocab_size)
+            except Exception as error:
+                fault = error
+        said = None if fault is None else _fault(seat.request, index, fault, final=False)
+        trees.append(tree)
+        proposals.append(Proposal(name, len(tree), ms / len(seats), said))
+    return trees, proposals
 
 
 def _unasked(drafters: Named, request: Request, depth: int, limit: int) -> str | None:

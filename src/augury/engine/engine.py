@@ -80,8 +80,10 @@ class Tokenizer(Protocol):
         """Control tokens: id -> text. No answer's text shows them."""
         ...
 
-    def encode(self, text: str, special: bool = True, start: bool = False) -> IntArray:
-        """Ids of a text; ``special``: read control tokens written in it as such; ``start``: add a begin token."""
+    def encode(self, text: str, special: bool = True, start: bool = False, limit: int | None = None) -> IntArray:
+        """Ids of a text; ``special``: read control tokens written in it as such; ``start``: add a begin token;
+        ``limit``: tokens that there is room for, far more may be refused unread.
+        """
         ...
 
     def token_bytes(self, id: int) -> bytes:
@@ -109,6 +111,7 @@ class Template(Protocol):
         tools: Sequence[Mapping[str, object]] | None = None,
         switches: Mapping[str, bool] | None = None,
         continues: bool = False,
+        limit: int | None = None,
     ) -> IntArray:
         """Ids of a conversation, as the target was trained to read it; what users wrote holds no control token."""
         ...

@@ -1,9 +1,11 @@
-"""Whether drafting has paid lately, by the clock: what the budget expects is one thing, what came is another.
+"""Whether drafting for requests that share their steps has paid lately: what the budget expects is one thing, what came
+is another, and all wait for the guesses of each.
 
-A step's worth is its tokens against those that plain steps would have brought in its time, with the measured time of a
-plain step of as many requests. Where the worth of the last drafted steps falls below one, drafting pauses, is tried again
-for a few steps, and pauses longer each time the trial fails. Requests that run alone and those that share their steps
-are judged apart, by powers of two, since a row is cheap for the one and dear for the other.
+A step's worth is its tokens against those that plain steps would have brought in its time. A plain step of as many
+requests is reckoned from the table of costs, and as much slower than there as the step's own forward was. Where the
+worth of the last drafted steps falls below one, drafting pauses, is tried again for a few steps, and pauses longer each
+time the trial fails. Steps are judged by how many requests share them, in powers of two, since a row is cheap for few
+and dear for many.
 """
 
 from __future__ import annotations
@@ -13,20 +15,17 @@ from dataclasses import dataclass, field
 _FADE = 0.9
 """Of what the steps before counted, each step: some ten of them are looked at."""
 
-_LEAST = 0.98
+_LEAST = 0.97
 """Worth below which drafting pauses. Clocks are noisy, and a pause that was not due costs what drafting would bring."""
 
-TRIAL = 6
+TRIAL = 10
 """Drafted steps that are judged, unless they lose too much before."""
 
-LOSS = 4.0
+LOSS = 12.0
 """Plain steps that a trial may lose before it ends: a drafter that takes long makes one step as long as ten."""
 
 PAUSE, LONGEST = 24, 384
-"""Steps of the first pause, and of the longest: a trial in 384 steps that loses four costs one percent."""
-
-_HICCUP = 2.0
-"""Times its expected time that a step may count at most: one that lost the processor says nothing of drafting."""
+"""Steps of the first pause, and of the longest: a trial in 384 steps that loses twelve costs three percent."""
 
 PAUSED = "drafting did not pay lately"
 """What the record of a step says that was not drafted for it."""
@@ -57,17 +56,15 @@ class Gate:
             return False
         return True
 
-    def learn(self, tokens: int, requests: int, ms: float, plain_ms: float, expected_ms: float) -> None:
+    def learn(self, tokens: int, requests: int, ms: float, plain_ms: float) -> None:
         """A drafted step.
 
         Args:
             tokens: it brought.
             requests: that shared it.
             ms: it took.
-            plain_ms: that a plain one takes.
-            expected_ms: that it was to take.
+            plain_ms: that a plain one would have taken.
         """
-        ms = min(ms, _HICCUP * expected_ms)
         self.tokens = _FADE * self.tokens + tokens
         self.plain = _FADE * self.plain + requests * ms / plain_ms
         self.drafted += 1
@@ -83,7 +80,7 @@ class Gate:
 
 @dataclass
 class Gates:
-    """Those of one engine."""
+    """Those of one engine, for requests that share their steps."""
 
     by_size: dict[int, Gate] = field(default_factory=dict)
 

@@ -50,15 +50,13 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
     clock = _Clock()
     committed = [r.length - 1 for r in batch]
     costs = parts.meter.costs if parts.meter else None
-    info, others, gate = parts.target.info, len(batch) - 1, parts.gates.of(len(batch))
-    judged = any(r.switches.drafters for r in batch)
-    drafting = costs is None or not judged or gate.open()
-    offers = [
-        propose(parts.drafters, r, info, costs.useful_nodes(n) if costs else MAX_NODES, costs, others, parts.deepest)
-        if drafting
-        else Offer(DraftTree.empty(), (), PAUSED)
-        for r, n in zip(batch, committed, strict=True)
-    ]
+    gate = parts.gates.of(len(batch)) if costs and len(batch) > 1 and any(r.switches.drafters for r in batch) else None
+    drafting = gate is None or gate.open()
+    limits = [costs.useful_nodes(n) if costs else MAX_NODES for n in committed]
+    if drafting:
+        offers = propose(parts.drafters, batch, parts.target.info, limits, costs, parts.deepest)
+    else:
+        offers = [Offer(DraftTree.empty(), (), PAUSED)] * len(batch)
     drafting_ms = clock.total()
     trees = choose([offer.tree for offer in offers], costs, committed, drafting_ms)
     draft_ms = clock.lap()
@@ -112,11 +110,10 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
         _deliver(request, record, wanted)
     if parts.meter and costs:
         read = sum((len(t) + 1) * n for t, n in zip(trees, committed, strict=True))
-        if drafting and judged:
-            rows_read = np.array([float(sum(committed)), float(read)])
-            plain_ms, expected_ms = costs.step(np.array([len(batch), count]), rows_read).tolist()
-            tokens = sum(map(len, emitted))
-            gate.learn(tokens, len(batch), clock.total(), plain_ms, expected_ms + drafting_ms)
+        if gate and drafting:
+            sizes, contexts = np.array([len(batch), count]), np.array([float(sum(committed)), float(read)])
+            plain_ms, whole_ms = (costs.step(sizes, contexts) - costs.rest).tolist()
+            gate.learn(sum(map(len, emitted)), len(batch), clock.total(), costs.rest + plain_ms * verify_ms / whole_ms)
         parts.meter.served(count, float(read), verify_ms, clock.total() - verify_ms - drafting_ms)
     return records
 
@@ -184,10 +181,10 @@ def _learn_asking(
     What memories brought (not ``told``) stays in the request.
     """
     ms = float(costs.step(np.array([rows]), np.array([float(rows * request.length)]))[0])
-    for index, own_ms in offer.asked:
-        request.asking.learn(index, own_ms, tokens, ms)
-        if told and index not in parts.private:
-            parts.asking.learn(index, own_ms, tokens, ms, ENGINE_WEIGHT)
+    for key, own_ms in offer.asked:
+        request.asking.learn(key, own_ms, tokens, ms)
+        if told and (key if isinstance(key, int) else key[0]) not in parts.private:
+            parts.asking.learn(key, own_ms, tokens, ms, ENGINE_WEIGHT)
 
 
 def _seen(

@@ -197,6 +197,8 @@ def _choice(source: object) -> str:
     """One of some texts, each whole."""
     if isinstance(source, str) or not isinstance(source, Sequence) or not source:
         raise InputError(f"the choice is {shown(source)}; give a list of texts, at least one")
+    if len(source) > MAX_SOURCE:
+        raise InputError(f"the choice has {len(source)} texts; at most {MAX_SOURCE} characters are allowed")
     texts = dict.fromkeys(_bounded("choice", text) for text in source)
     some = " | ".join(json.dumps(text) for text in texts if text)
     if not some:

@@ -108,8 +108,8 @@ class Taps(Protocol):
     """A forward that can keep hidden states beside keys and values."""
 
     def tap(self, layers: Sequence[int]) -> None:
-        """From now on ``run`` keeps in the cache what ``Target.tap`` says; ``move`` and ``copy`` take it along. Layers that are
-        tapped already stay so, but what was kept before is forgotten where others come to them.
+        """From now on ``run`` keeps in the cache what ``Target.tap`` says; ``move`` and ``copy`` take it along. Layers
+        that are tapped already stay so, but what was kept before is forgotten where others come to them.
 
         Raises:
             InputError: these are no layers of the model.

@@ -1,5 +1,6 @@
 """Which slot a request gets: that of the conversation it goes on with, else an empty one or the longest unused, to
-which the beginning is copied that another one holds."""
+which the beginning is copied that another one holds.
+"""
 
 from __future__ import annotations
 

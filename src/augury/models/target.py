@@ -75,11 +75,13 @@ class Rows:
 
 class Guesser(Protocol):
     """A cheaper target. It sees a slot's cache, and what it computed of the places behind it since the last commit; it
-    commits nothing. The rows it gives are valid until the target's next forward."""
+    commits nothing. The rows it gives are valid until the target's next forward.
+    """
 
     def __call__(self, slot: int, ahead: int, tokens: IntArray) -> FloatArray:
         """f32[m, V], what it says behind each of i32[m] tokens, the first of which stands ``ahead`` places behind the
-        committed ones; the root is at 0."""
+        committed ones; the root is at 0.
+        """
         ...
 
     def together(self, slots: Sequence[int], aheads: Sequence[int], tokens: Sequence[int]) -> FloatArray:

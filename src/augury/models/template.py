@@ -93,6 +93,7 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, object]] | None = None,
         switches: Mapping[str, bool] | None = None,
         continues: bool = False,
+        limit: int | None = None,
     ) -> IntArray:
         """Ids of a conversation, i32[m]: control tokens are those the template wrote, never a user's text.
 
@@ -104,9 +105,11 @@ class ChatTemplate:
             tools: that the model may call, as the template lists them.
             switches: further variables of the template.
             continues: end with the content of the last message, for the model to write on.
+            limit: tokens that there is room for; see ``Tokenizer.encode``.
 
         Raises:
             InputError: messages of a wrong shape, or refused by the template itself; says why.
+            ContextTooLong: there is not nearly enough room.
         """
 
         def render(guard: Callable[[str], str]) -> str:
@@ -121,7 +124,7 @@ class ChatTemplate:
             text = self._render(context)
             return self._cut(text, guard, checked[-1]["content"]) if continues else text
 
-        return tokenizer.encode_guarded(render)
+        return tokenizer.encode_guarded(render, limit)
 
     def _cut(self, text: str, guard: Callable[[str], str], last: str) -> str:
         """The conversation up to the end of its last message's content, which templates may strip."""

@@ -20,13 +20,17 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from augury.errors import InputError, ModelError, first_line, shown
+from augury.errors import ContextTooLong, InputError, ModelError, first_line, shown
 from augury.tree import IntArray
 
 MAX_IDS = 1 << 24
 """Token ids lie below; the largest vocabularies have 2**18. The library walks over every id up to the largest."""
 
 _SPACE = "\u2581"  # SentencePiece writes a space so
+
+_SHORT = 4096  # characters; the library takes some milliseconds
+
+_UNSURE = 64  # tokens; the last ones of a text that is cut off may be others in the whole text
 
 
 class Tokenizer:
@@ -65,7 +69,7 @@ class Tokenizer:
         found: int | None = self._backend.token_to_id(token)
         return found
 
-    def encode(self, text: str, special: bool = True, start: bool = False) -> IntArray:
+    def encode(self, text: str, special: bool = True, start: bool = False, limit: int | None = None) -> IntArray:
         """Ids of a text, i32[m].
 
         Args:
@@ -74,13 +78,13 @@ class Tokenizer:
                 for what a stranger typed: it is then cut into ordinary tokens.
             start: whether to add what the model expects at the start of a text (a begin token, if any). Chat
                 templates write it themselves.
+            limit: tokens that there is room for. A text that has far more is not read to its end.
 
         Raises:
             InputError: the text holds half a character (a lone surrogate), as broken UTF-16 does.
+            ContextTooLong: it was not read to its end; what has only a few tokens too many is read.
         """
-        _whole(text)
-        backend = self._backend if special else self._plain
-        return np.asarray(backend.encode(text, add_special_tokens=start).ids, np.int32)
+        return _encoded(self._backend if special else self._plain, _whole(text), start, limit)
 
     @functools.cached_property
     def _plain(self) -> tokenizers.Tokenizer:
@@ -89,7 +93,7 @@ class Tokenizer:
         twin.encode_special_tokens = True
         return twin
 
-    def encode_guarded(self, render: Callable[[Callable[[str], str]], str]) -> IntArray:
+    def encode_guarded(self, render: Callable[[Callable[[str], str]], str], limit: int | None = None) -> IntArray:
         """Ids of a text made of trusted and untrusted parts, i32[m].
 
         Args:
@@ -97,9 +101,11 @@ class Tokenizer:
                 text. Control tokens are not read in guarded strings, nor where one of them holds the beginning
                 or the end of a token; other tokens may span the border of a trusted and an untrusted part as
                 in the text without guards.
+            limit: see ``encode``.
 
         Raises:
             InputError: a guarded string holds half a character.
+            ContextTooLong: see ``encode``.
         """
         controls = self._controls
         marks: dict[str, str] = {}
@@ -116,12 +122,12 @@ class Tokenizer:
         for part, marked in marks.items():
             plain, blanked = plain.replace(marked, part), blanked.replace(marked, "\ue000" * len(part))
         if controls.places(plain) == controls.places(blanked):
-            return self.encode(plain, special=True)  # nothing guarded is in one; the twin takes seconds to make
+            return self.encode(plain, limit=limit)  # nothing guarded is in one; the twin takes seconds to make
         secret, backend = self._renamed
         text = controls.replaced(text, lambda control: f"{secret}{control}{secret}")
         for part, marked in marks.items():
             text = text.replace(marked, part)
-        return np.asarray(backend.encode(text, add_special_tokens=False).ids, np.int32)
+        return _encoded(backend, text, False, limit)
 
     @functools.cached_property
     def _controls(self) -> _Controls:
@@ -232,6 +238,26 @@ class _Controls:
     def _sizes(self, text: str) -> range:
         """Lengths a part can have, longest first."""
         return range(min(self._longest, len(text)), 0, -1)
+
+
+def _encoded(backend: tokenizers.Tokenizer, text: str, start: bool, limit: int | None) -> IntArray:
+    """Ids of a text; of one that may have too many, from a beginning of it to a longer one, as long as it may fit."""
+    if limit is not None:
+        size = max(2 * limit, _SHORT)
+        while size < len(text):
+            count = len(_ids(backend, text[:size], start))
+            if count > limit + limit // 8 + _UNSURE:
+                raise ContextTooLong(count, limit, unread=True)
+            size *= 4
+    return _ids(backend, text, start)
+
+
+def _ids(backend: tokenizers.Tokenizer, text: str, start: bool) -> IntArray:
+    """As other threads must go on in the meantime, long texts are read as a batch: for that the library lets them."""
+    if len(text) < _SHORT:
+        return np.asarray(backend.encode(text, add_special_tokens=start).ids, np.int32)
+    (found,) = backend.encode_batch_fast([text], add_special_tokens=start)
+    return np.asarray(found.ids, np.int32)
 
 
 def _whole(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI
@@ -10,7 +11,8 @@ import augury
 from augury.engine.service import Service
 from augury.server import chat, completions, faults, models, responses, schema, status, tokens
 from augury.server.answering import Desk
-from augury.server.guard import Guard
+from augury.server.guard import Guard, digests
+from augury.server.limits import Bodies, Refused
 from augury.server.metrics import Metrics
 from augury.server.settings import Settings
 
@@ -31,14 +33,16 @@ def create_app(service: Service, settings: Settings, metrics: Metrics | None = N
         redoc_url=None,
         redirect_slashes=False,
     )
-    desk = Desk(service, settings)
+    keys, settings = digests(settings.api_keys), replace(settings, api_keys=())  # the app holds no key
+    told: Refused = (lambda _: None) if metrics is None else metrics.refused
+    desk = Desk(service, settings, told)
     for prefix in ("/v1", ""):
         for room in (chat, completions, responses, models, tokens):
             routes = room.router(desk)
             app.include_router(routes, prefix=prefix, include_in_schema=bool(prefix), responses=faults.DESCRIBED)
     app.include_router(status.router(service, settings, metrics), responses=faults.DESCRIBED)
     faults.install(app)
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Guard, settings=settings, keys=keys, bodies=Bodies(settings.max_bodies, told))
     bare = app.openapi
 
     def openapi() -> dict[str, Any]:

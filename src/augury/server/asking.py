@@ -14,16 +14,26 @@ import numpy as np
 
 from augury.engine.engine import Engine, Options, Tokenizer
 from augury.engine.request import Request
-from augury.errors import InputError, UnknownName, shown
+from augury.errors import ContextTooLong, InputError, UnknownName, shown
 from augury.models.template import ROLES
 from augury.sampling import Grammar, Sampling
 from augury.server.faults import Fault, fault_of, refused, sanitised, unsupported
+from augury.server.reading import DEEPEST, is_deep
 from augury.server.schema import Asking, Messages
 from augury.server.settings import Amount, Settings
 from augury.tree import IntArray
 
 SWITCHES = ("enable_thinking", "thinking")
 """Variables of a template that a request may set, to true or false."""
+
+MOST_TOKENS = 1 << 17
+"""Of all the texts of one request, or as many as the context holds: to cut so many takes a second."""
+
+MOST_VALUES = 1 << 15
+"""Of a conversation and its tools, or as many as the context holds tokens."""
+
+MOST_BANNED = 4096
+"""Token ids of all bad words together."""
 
 _SEEDS = 1 << 64
 _SHRINKS = 4
@@ -75,6 +85,14 @@ def check_model(name: str | None, settings: Settings) -> None:
         )
 
 
+def check_count(settings: Settings, prompts: int, n: int) -> None:
+    """Refuse more answers than one request is given, before anything is read for them."""
+    if n * prompts > settings.choices:
+        raise refused(
+            "n", f"{prompts} prompts with n = {n} are {n * prompts} answers; at most {settings.choices} are given"
+        )
+
+
 def tenant(key: str, salt: str | None) -> str:
     """The ``cache_salt`` of the engine: two keys share nothing, whatever salt they give.
 
@@ -104,11 +122,6 @@ def asked(
     Raises:
         Fault: a value cannot be honoured; names it.
     """
-    most = min(settings.choices, 128)
-    if n * len(prompts) > most:
-        raise refused(
-            "n", f"{len(prompts)} prompts with n = {n} are {n * len(prompts)} answers; at most {most} are given"
-        )
     drafting = body.speculative
     wanted: Amount = settings.figures
     explicit = drafting is not None and drafting.figures not in (None, False)
@@ -147,7 +160,14 @@ def asked(
     except InputError as error:
         raise fault_of(error, fields) from None
     stops = frozenset(body.stop_token_ids or ())
-    return Asked(tuple(requests), body.priority or 0, expected, stops, wanted, explicit)
+    return Asked(tuple(requests), priority_of(body, settings), expected, stops, wanted, explicit)
+
+
+def priority_of(body: Asking, settings: Settings) -> int:
+    """How urgent a request says that it is, where that is its to say."""
+    if body.priority and not settings.allow_priority:
+        raise unsupported("priority", "the operator of this server has not allowed it with --allow-priority")
+    return body.priority or 0
 
 
 def _law(engine: Engine, body: Asking, grammar: Source | None) -> Sampling:
@@ -162,16 +182,33 @@ def _law(engine: Engine, body: Asking, grammar: Source | None) -> Sampling:
     if body.logit_bias:
         given["logit_bias"] = {_id(token): bias for token, bias in body.logit_bias.items()}
     if body.bad_words:
-        given["bad_words"] = tuple(ids for word in body.bad_words for ids in _spelt(engine, word))
+        given["bad_words"] = _banned(engine, body.bad_words)
     if source := grammar or constraint(body):
         given["grammar"] = _compiled(engine, source)
     return Sampling(**given)
 
 
 def _id(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 11):
-        raise refused("logit_bias", f"logit_bias has the key {shown(text)}; keys are token ids")
+    if not (text.isascii() and text.isdigit() and len(text) < 11 and str(int(text)) == text):
+        raise refused(
+            "logit_bias", f"logit_bias has the key {shown(text)}; keys are token ids, written without zeros before"
+        )
     return int(text)
+
+
+def _banned(engine: Engine, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Ids of the sequences that spell any of the words."""
+    found: list[tuple[int, ...]] = []
+    count = 0
+    for word in words:
+        found += (new := _spelt(engine, word))
+        count += sum(map(len, new))
+        if count > MOST_BANNED:
+            raise refused(
+                "bad_words",
+                f"bad_words are more than {MOST_BANNED} token ids, which is the limit; give fewer or shorter ones",
+            )
+    return tuple(found)
 
 
 def _spelt(engine: Engine, word: str) -> list[tuple[int, ...]]:
@@ -206,7 +243,8 @@ def constraint(body: Asking) -> Source | None:
         if name not in _GUIDED:
             valid = ", ".join(_GUIDED)
             raise unsupported(f"structured_outputs.{name[:60]}", f"it may have one of {valid}")
-        found[f"structured_outputs.{name}"] = Source(_GUIDED[name], value, f"structured_outputs.{name}")
+        text = None if name == "json_object" and value is True else value
+        found[f"structured_outputs.{name}"] = Source(_GUIDED[name], text, f"structured_outputs.{name}")
     if len(found) > 1:
         names = " and ".join(found)
         raise refused([*found][-1], f"{names} each give a grammar; an answer follows one")
@@ -263,18 +301,20 @@ def tokenizer_of(engine: Engine) -> Tokenizer:
     return engine.tokenizer
 
 
-def conversation(engine: Engine, body: Messages, tools: Sequence[Mapping[str, Any]] | None) -> IntArray:
-    """Ids of a conversation as the model reads it.
+def conversation(
+    engine: Engine, body: Messages, tools: Sequence[Mapping[str, Any]] | None, what: str = "messages"
+) -> IntArray:
+    """Ids of a conversation as the model reads it; ``what`` field of the request it is in.
 
     Raises:
-        Fault: a message is of no known shape, or the template refuses it.
+        Fault: a message is of no known shape, there is far too much, or the template refuses it.
     """
     if engine.template is None:
         raise refused("messages", "this model has no chat template; ask /v1/completions with a prompt")
     if not body.messages:
         raise refused("messages", "messages is empty; give at least one {role, content}")
     messages = [message_of(i, m) for i, m in enumerate(body.messages)]
-    check_size(engine, "messages", sum(len(str(m["content"])) for m in messages))
+    _check_values(engine, what, [messages, [*(tools or ())]])
     continues = bool(body.continue_final_message)
     opens = body.add_generation_prompt if body.add_generation_prompt is not None else not continues
     if continues and opens:
@@ -289,10 +329,32 @@ def conversation(engine: Engine, body: Messages, tools: Sequence[Mapping[str, An
     switches = _switches(engine, body.chat_template_kwargs or {})
     try:
         return engine.template.encode(
-            tokenizer_of(engine), messages, opens, tools=tools, switches=switches, continues=continues
-        )
+            tokenizer_of(engine), messages, opens, tools=tools, switches=switches, continues=continues,
+            limit=engine.target.info.context,
+        )  # fmt: skip
+    except ContextTooLong as error:
+        raise fault_of(error, (what,)) from None
     except InputError as error:
         raise refused("messages", sanitised(str(error))) from None
+
+
+def _check_values(engine: Engine, what: str, level: list[Any]) -> None:
+    """Refuse more than can fit the context: templates, and who looks for control tokens, take a while for each."""
+    most, count, characters = max(MOST_VALUES, engine.target.info.context), 0, 0
+    while level:
+        inside: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                inside += [*one, *one.values()]
+            elif isinstance(one, list):
+                inside += one
+            elif isinstance(one, str):
+                characters += len(one)
+        level = inside
+        count += len(level)
+        if count > most:
+            raise refused(what, f"{what} and tools hold more than {most} names and values, which is the limit")
+    check_size(engine, what, characters)
 
 
 def _switches(engine: Engine, given: Mapping[str, object]) -> dict[str, bool]:
@@ -351,54 +413,100 @@ def _call(where: str, call: object) -> dict[str, Any]:
             arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
             raise refused(where, f"{where}.function.arguments is text that is not JSON") from None
+        if is_deep(arguments):
+            raise refused(
+                where, f"{where}.function.arguments holds more than {DEEPEST} lists and objects in each other"
+            )
     return {**call, "function": {**function, "arguments": arguments}}
 
 
-def prompts_of(engine: Engine, prompt: object, special: bool) -> list[IntArray]:
-    """Ids of the prompts of a completion: a text, token ids, or a list of either."""
-    if isinstance(prompt, str):
-        return [_encoded(engine, prompt, special)]
-    many = prompt if isinstance(prompt, list) else []
+def prompts_of(engine: Engine, settings: Settings, prompt: object, n: int, special: bool) -> list[IntArray]:
+    """Ids of the prompts of a completion: a text, token ids, or a list of either; ``n`` answers are wanted of each."""
+    many: list[Any] = prompt if isinstance(prompt, list) else [prompt]
+    if many and _is_id(many[0]):
+        many = [many]
+    check_count(settings, len(many), n)
     if many and all(isinstance(one, str) for one in many):
-        return [_encoded(engine, one, special) for one in many]
-    if many and all(_is_id(one) for one in many):
-        return [_ids(engine, many)]
-    if many and all(isinstance(one, list) and one and all(map(_is_id, one)) for one in many):
+        return _encoded(engine, many, special)
+    if many and all(isinstance(one, list) and one for one in many):
         return [_ids(engine, one) for one in many]
-    raise refused("prompt", f"prompt is {shown(prompt)}; give a text, token ids, or a list of either")
+    raise _no_prompt(prompt)
+
+
+def _no_prompt(prompt: object) -> Fault:
+    return refused("prompt", f"prompt is {shown(prompt)}; give a text, token ids, or a list of either")
 
 
 def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _encoded(engine: Engine, text: str, special: bool) -> IntArray:
-    check_size(engine, "prompt", len(text))
-    return tokenizer_of(engine).encode(text, special=True, start=special)
-
-
 def _ids(engine: Engine, ids: Sequence[int]) -> IntArray:
-    vocab = engine.target.info.vocab_size
+    context, vocab = engine.target.info.context, engine.target.info.vocab_size
+    if len(ids) > context:
+        raise fault_of(ContextTooLong(len(ids), context))
     for id in ids:
+        if not _is_id(id):
+            raise _no_prompt(ids)
         if not 0 <= id < vocab:
             raise refused("prompt", f"the prompt has token id {shown(id)}; valid ids are 0..{vocab - 1}")
     return np.asarray(ids, np.int32)
+
+
+def _encoded(engine: Engine, texts: Sequence[str], special: bool) -> list[IntArray]:
+    most = most_tokens(engine)
+    check_size(engine, "prompt", sum(map(len, texts)), most)
+    found: list[IntArray] = []
+    for text in texts:
+        found.append(ids_of(engine, "prompt", text, start=special))
+        if sum(map(len, found)) > most:
+            message = f"the prompts have more than {most} tokens together, which is the limit; send fewer at a time"
+            raise Fault(400, message, code="context_length_exceeded", param="prompt")
+    return found
 
 
 def _expected(engine: Engine, text: str) -> IntArray:
     """Ids of a prediction; control tokens in it are cut into ordinary ones."""
     if not text:
         raise refused("prediction", "the prediction is empty; leave it out")
-    check_size(engine, "prediction", len(text))
-    return tokenizer_of(engine).encode(text, special=False)
+    return ids_of(engine, "prediction", text, special=False)
 
 
-def check_size(engine: Engine, what: str, characters: int) -> None:
-    """Refuse a text that cannot fit the context, however it is cut, before it is cut: that takes seconds."""
-    context = engine.target.info.context
-    most = _SHRINKS * longest(engine) * context
-    if characters > most:
-        message = f"{what} has {characters} characters, and the context of {context} tokens holds far fewer"
+def most_tokens(engine: Engine) -> int:
+    """That the texts of one request may have together."""
+    return max(MOST_TOKENS, engine.target.info.context)
+
+
+def ids_of(
+    engine: Engine, what: str, text: str, *, special: bool = True, start: bool = False, limit: int | None = None
+) -> IntArray:
+    """Ids of a text, of which there may be few more than the limit.
+
+    Args:
+        engine: whose tokens.
+        what: the field of the request that holds the text.
+        text: any.
+        special: see ``Tokenizer.encode``.
+        start: the same.
+        limit: tokens that there is room for; the context where nothing is said.
+
+    Raises:
+        Fault: there are far more, and it was not read to its end.
+    """
+    limit = engine.target.info.context if limit is None else limit
+    check_size(engine, what, len(text), limit)
+    try:
+        return tokenizer_of(engine).encode(text, special=special, start=start, limit=limit)
+    except ContextTooLong as error:
+        message = f"the {what} has at least {error.prompt} tokens, and there is room for {limit}; shorten it"
+        raise Fault(400, message, code="context_length_exceeded", param=what) from None
+
+
+def check_size(engine: Engine, what: str, characters: int, tokens: int | None = None) -> None:
+    """Refuse a text that is more than so many tokens (the context) however it is cut, before it is cut."""
+    tokens = engine.target.info.context if tokens is None else tokens
+    if characters > _SHRINKS * longest(engine) * tokens:
+        message = f"{what} has {characters} characters; there is room for {tokens} tokens, which hold far fewer"
         raise Fault(400, message, code="context_length_exceeded", param=what)
 
 

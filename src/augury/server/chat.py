@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,83 +12,14 @@ from starlette.responses import Response
 from augury.engine.engine import Engine, Tokenizer
 from augury.engine.request import Chunk, TokenLogprob
 from augury.record import FinishReason
-from augury.server.answering import Desk, Whole
-from augury.server.asking import Asked, asked, check_model, constraint, conversation, tokenizer_of
+from augury.server.answering import Desk
+from augury.server.answers import Whole
+from augury.server.asking import asked, check_count, check_model, constraint, conversation, tokenizer_of
 from augury.server.faults import Fault, refused
-from augury.server.models import fingerprint
 from augury.server.schema import ChatBody, described
 from augury.server.settings import Settings
-from augury.server.stream import DONE, frame
+from augury.server.told import IMPOSSIBLE, Told, spelt, stop_reason
 from augury.server.tools import Call, Found, Reader, read, tools_of
-from augury.server.usage import counted, figures, usage
-
-IMPOSSIBLE = -9999.0
-"""How OpenAI writes the logarithm of nothing: JSON has no infinities."""
-
-
-class Told:
-    """What every frame and body of an answer begins with, and how its usage is told.
-
-    Args:
-        engine: that answers.
-        settings: of the server.
-        wanted: what was asked.
-        prefix: of the answer's number.
-        kinds: of the object, in one piece and in frames.
-        options: of the stream.
-        n: answers of each prompt.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        settings: Settings,
-        wanted: Asked,
-        prefix: str,
-        kinds: tuple[str, str],
-        options: Any,
-        n: int,
-    ) -> None:
-        self._asked, self._kinds, self._n = wanted, kinds, n
-        self._base = {
-            "id": f"{prefix}-{uuid.uuid4().hex}",
-            "object": kinds[0],
-            "created": int(time.time()),
-            "model": settings.names[0],
-            "system_fingerprint": fingerprint(engine),
-        }
-        continuous = bool(options and options.continuous_usage_stats)
-        self._ends = bool(options and options.include_usage) or settings.force_usage or wanted.explicit
-        self._continuous = continuous and self._ends
-        self._padded = bool(options and options.include_obfuscation)
-        self._count = 0
-
-    def whole(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        """The body of an answer in one piece."""
-        return {**self._base, "choices": choices, "usage": usage(self._asked, self._n), **figures(self._asked), **more}
-
-    def frame(self, choice: dict[str, Any], **more: Any) -> bytes:
-        """One choice's part of a frame."""
-        value = {**self._base, "object": self._kinds[1], "choices": [choice], **more}
-        if self._ends:
-            value["usage"] = counted(self._asked, self._n, self._count) if self._continuous else None
-        return frame(value, padded=self._padded)
-
-    def advances(self, chunk: Chunk) -> bool:
-        """Count a piece; whether a frame is wanted even where it has no text, for its usage."""
-        self._count += len(chunk.tokens)
-        return self._continuous
-
-    def end(self) -> list[bytes]:
-        """The last frames of a stream."""
-        if not self._ends:
-            return [DONE]
-        last = {"object": self._kinds[1], "choices": [], "usage": usage(self._asked, self._n), **figures(self._asked)}
-        return [frame({**self._base, **last}), DONE]
-
-    def failed(self, fault: Fault) -> list[bytes]:
-        """The last frames of one that broke."""
-        return [frame(fault.body), DONE]
 
 
 class Chat:
@@ -103,6 +32,7 @@ class Chat:
         if body.top_logprobs is not None and not body.logprobs and body.top_logprobs:
             raise refused("top_logprobs", "top_logprobs needs logprobs to be true")
         n = body.n or 1
+        check_count(settings, 1, n)
         self._tools = tools_of(body.tools, body.tool_choice, body.parallel_tool_calls)
         if self._tools.offered and constraint(body):
             raise refused(
@@ -185,18 +115,6 @@ class Chat:
 def finish(finished: FinishReason, calls: Sequence[Call]) -> str:
     """Why an answer ended, in OpenAI's words."""
     return "tool_calls" if calls and finished == "stop" else finished
-
-
-def stop_reason(wanted: Asked, index: int) -> str | int | None:
-    """The stop string, or stop token of the request's own, that ended an answer, as vLLM tells it."""
-    stop = wanted.requests[index].record.stop
-    return stop if isinstance(stop, str) or stop in wanted.stops else None
-
-
-def spelt(tokenizer: Tokenizer, id: int) -> tuple[str, list[int]]:
-    """A token's text, as far as it is text by itself, and its bytes."""
-    data = tokenizer.token_bytes(id)
-    return data.decode(errors="replace"), list(data)
 
 
 def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprob]) -> dict[str, Any]:

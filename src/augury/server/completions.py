@@ -11,12 +11,13 @@ from starlette.responses import Response
 
 from augury.engine.engine import Engine, Tokenizer
 from augury.engine.request import Chunk, TokenLogprob
-from augury.server.answering import Desk, Whole
+from augury.server.answering import Desk
+from augury.server.answers import Whole
 from augury.server.asking import asked, check_model, prompts_of, tokenizer_of
-from augury.server.chat import IMPOSSIBLE, Told, spelt, stop_reason
 from augury.server.faults import Fault, unsupported
 from augury.server.schema import CompletionBody, described
 from augury.server.settings import Settings
+from augury.server.told import IMPOSSIBLE, Told, spelt, stop_reason
 
 DEFAULT_TOKENS = 16
 """Of an answer where nothing is said, as at OpenAI."""
@@ -30,7 +31,7 @@ class Completion:
         if body.echo and body.logprobs is not None:
             raise unsupported("logprobs", "with echo they would be the prompt's too, which are not computed")
         n = body.n or 1
-        prompts = prompts_of(engine, body.prompt, body.add_special_tokens is not False)
+        prompts = prompts_of(engine, settings, body.prompt, n, body.add_special_tokens is not False)
         self.asked = asked(
             engine, settings, body, prompts, key=key, n=n,
             max_tokens=body.max_tokens or DEFAULT_TOKENS, logprobs=body.logprobs,
@@ -39,6 +40,7 @@ class Completion:
         self._prompts = [prompt.tolist() for prompt in prompts for _ in range(n)]
         self._echo, self._ids, self._logprobs = body.echo, body.return_token_ids, body.logprobs is not None
         self._offsets = [0] * len(self._prompts)
+        self._untold = set(range(len(self._prompts)))  # choices whose prompt's ids were not given yet
         kinds = ("text_completion", "text_completion")
         self._told = Told(engine, settings, self.asked, "cmpl", kinds, body.stream_options, n)
 
@@ -66,7 +68,10 @@ class Completion:
         if finish is not None:
             choice["stop_reason"] = stop_reason(self.asked, index)
         if self._ids:
-            choice |= {"token_ids": list(tokens), "prompt_token_ids": self._prompts[index]}
+            choice["token_ids"] = list(tokens)
+            if index in self._untold:
+                self._untold.discard(index)
+                choice["prompt_token_ids"] = self._prompts[index]
         return choice
 
     def begin(self) -> list[bytes]:

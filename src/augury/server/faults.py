@@ -17,6 +17,8 @@ from augury.errors import AuguryError, ContextTooLong, InputError, TooLate, Unav
 LONGEST_MESSAGE = 400
 """Characters."""
 
+LONGEST_PARAM = 100
+
 RETRY_SECONDS = 1
 
 _PATH = re.compile(r"(?<![\w<])(?:[A-Za-z]:)?[\\/](?:[\w.@+-]+[\\/])+[\w.@+-]*")
@@ -32,7 +34,7 @@ class Fault(Exception):
         message: one line; is made short.
         type: of the error, see ``TYPES``.
         code: what a program can tell it by.
-        param: which field of the request is meant.
+        param: which field of the request is meant; is made short.
         headers: beside the usual ones.
     """
 
@@ -47,8 +49,9 @@ class Fault(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.type, self.code, self.param = status, type, code, param
-        self.message = _short(message)
+        self.status, self.type, self.code = status, type, code
+        self.message = _short(message, LONGEST_MESSAGE)
+        self.param = None if param is None else _short(param, LONGEST_PARAM)
         self.headers = dict(headers or {})
 
     @property
@@ -82,10 +85,10 @@ def sanitised(message: str) -> str:
     return _ADDRESS.sub("(address)", _PATH.sub("(path)", message))
 
 
-def _short(message: str) -> str:
+def _short(text: str, most: int) -> str:
     """In one line that is not long, of characters that can be sent."""
-    line = " ".join(message.split()).encode("utf-8", "replace").decode()
-    return line if len(line) <= LONGEST_MESSAGE else f"{line[: LONGEST_MESSAGE - 3]}..."
+    line = " ".join(text.split()).encode("utf-8", "replace").decode()
+    return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def fault_of(error: Exception, fields: Collection[str] = ()) -> Fault:

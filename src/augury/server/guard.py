@@ -15,10 +15,11 @@ from hmac import compare_digest
 from urllib.parse import urlsplit
 
 import anyio
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from augury.server.faults import Fault, fault_of
+from augury.server.limits import Bodies
 from augury.server.settings import Settings
 
 KEY = "augury.key"
@@ -36,13 +37,30 @@ _CLOSE = {"Connection": "close"}
 _LOG = logging.getLogger("augury.server")
 
 
-class Guard:
-    """ASGI middleware; see the module's text."""
+def asker(request: Request) -> str:
+    """Who asks, as limits count: the digest of a key, or without keys an address."""
+    key: str = request.scope[KEY]
+    return key or (request.client.host if request.client else "")
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+
+def digests(keys: Sequence[str]) -> list[str]:
+    """What is kept of keys, which are secrets."""
+    return [_digest(key.encode()) for key in keys]
+
+
+class Guard:
+    """ASGI middleware; see the module's text.
+
+    Args:
+        app: that stands behind it.
+        settings: of the server; its keys are not looked at.
+        keys: digests of those that open every route; none asks for no key.
+        bodies: how much of the server's memory they have.
+    """
+
+    def __init__(self, app: ASGIApp, settings: Settings, keys: Sequence[str], bodies: Bodies) -> None:
         self._app = app
-        self._settings = settings
-        self._digests = [_digest(key.encode()) for key in settings.api_keys]
+        self._settings, self._digests, self._bodies = settings, keys, bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it."""
@@ -67,7 +85,8 @@ class Guard:
             await send(message)
 
         length = _one(headers, b"content-length")
-        body = Body(receive, self._settings, whole=length in (b"", b"0") and b"transfer-encoding" not in headers)
+        whole = length in (b"", b"0") and b"transfer-encoding" not in headers
+        body = Body(receive, self._settings, self._bodies, whole)
         try:
             self._check(scope, headers)
             await self._app(scope, body, numbered)
@@ -80,6 +99,8 @@ class Guard:
             if started:
                 raise
             await _refuse(fault, body, b"expect" not in headers, numbered)
+        finally:
+            body.give()
 
     def _check(self, scope: Scope, headers: dict[bytes, list[bytes]]) -> None:
         if scope["path"] != OPEN:
@@ -99,7 +120,7 @@ class Guard:
                 400, "this server does not go by that Host; its operator says which it has", code="invalid_host"
             )
         for origin in headers.get(b"origin", []):
-            if urlsplit(origin.decode("latin-1")).netloc.lower() != host:
+            if _site(origin.decode("latin-1")) != host:
                 raise Fault(403, "pages of other sites may not ask this server", code="invalid_origin")
 
     def _check_key(self, scope: Scope, headers: dict[bytes, list[bytes]]) -> None:
@@ -127,10 +148,15 @@ class Guard:
 class Body:
     """``receive`` that counts what comes, and how long it takes to."""
 
-    def __init__(self, receive: Receive, settings: Settings, whole: bool) -> None:
-        self._receive, self._settings = receive, settings
-        self._size, self.whole = 0, whole
+    def __init__(self, receive: Receive, settings: Settings, bodies: Bodies, whole: bool) -> None:
+        self._receive, self._settings, self._bodies = receive, settings, bodies
+        self._size, self._held, self.whole = 0, 0, whole
         self._deadline = time.monotonic() + settings.body_seconds
+
+    def give(self) -> None:
+        """What came is not held any more."""
+        self._bodies.give(self._held)
+        self._held = 0
 
     async def drain(self, seconds: float) -> None:
         """Throw away what comes for so long, or until it is whole."""
@@ -158,6 +184,8 @@ class Body:
             self.whole = not message.get("more_body", False)
             if self._size > self._settings.max_body:
                 raise _too_large(self._settings.max_body)
+            self._bodies.take(self._size - self._held)
+            self._held = self._size
         return message
 
 
@@ -192,6 +220,14 @@ def _headers(scope: Scope) -> dict[bytes, list[bytes]]:
 
 def _one(headers: dict[bytes, list[bytes]], name: bytes) -> bytes:
     return headers.get(name, [b""])[0]
+
+
+def _site(origin: str) -> str:
+    """The host and port of an origin; none where it is no address."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _digest(key: bytes) -> str:

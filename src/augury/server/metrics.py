@@ -30,7 +30,7 @@ OWN, VLLM = "augury", "vllm"
 FINISHED = {"stop": "stop", "length": "length", "cancelled": "abort", "error": "error"}
 """vLLM's words for how a request ended."""
 
-REFUSED = ("queue", "stopping")
+REFUSED = ("queue", "stopping", "limit", "bodies")
 ERRORS = ("deadline", "stopping", "other")
 
 _WAIT = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0)

@@ -14,19 +14,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import anyio
 
 from augury.engine.request import Chunk
+from augury.server.answers import Answer, Form
 from augury.server.faults import Fault
 from augury.server.reading import aside
 from augury.server.settings import Settings, StreamMode
-
-if TYPE_CHECKING:
-    from augury.server.answering import Answer, Form
 
 TICK = 0.1
 """Seconds between two portions."""
@@ -74,8 +71,10 @@ class Frames:
         return self._form.end()
 
     def failed(self, error: Exception) -> list[bytes]:
-        """The last ones of a stream that broke."""
-        return self._form.failed(self._fault_of(error))
+        """The last ones of a stream that broke: what there was not enough of, and the error."""
+        held, self._held = self._held, {}
+        found = [frame for index, chunk in held.items() for frame in self._form.piece(index, chunk)]
+        return found + self._form.failed(self._fault_of(error))
 
 
 def joined(before: Chunk | None, chunk: Chunk) -> Chunk:
@@ -104,14 +103,15 @@ async def fast(answer: Answer, frames: Frames, settings: Settings) -> AsyncGener
             if not found and pause and time.monotonic() - sent >= pause:
                 found.append(COMMENT)
             if found:
-                yield b"".join(found)
+                portion, found = b"".join(found), []
+                yield portion
                 sent = time.monotonic()
             if answer.done:
                 break
-            found, piece = [], await answer.next(pause)
+            piece = await answer.next(pause)
         last = await aside(frames.end)
-    except Exception as error:
-        last = frames.failed(error)
+    except Exception as error:  # what came before it is sent before it
+        last = [*found, *frames.failed(error)]
     yield b"".join(last)
 
 
@@ -121,21 +121,21 @@ async def smooth(answer: Answer, frames: Frames, settings: Settings) -> AsyncGen
     found, sent, clock = frames.begin(), time.monotonic(), _Clock()
     try:
         while True:
-            came = _together(piece, answer)
-            for index, chunk in came.items():
+            for index, chunk in _together(piece, answer):
                 found += frames.piece(index, chunk)
             if not found and settings.keep_alive_seconds and time.monotonic() - sent >= settings.keep_alive_seconds:
                 found.append(COMMENT)
             if found:
-                yield b"".join(found)
+                portion, found = b"".join(found), []
+                yield portion
                 sent = time.monotonic()
             if answer.done:
                 break
             await clock.tick()
-            found, piece = [], answer.ready()
+            piece = answer.ready()
         last = await aside(frames.end)
     except Exception as error:
-        last = frames.failed(error)
+        last = [*found, *frames.failed(error)]
     yield b"".join(last)
 
 
@@ -145,7 +145,7 @@ async def private(answer: Answer, frames: Frames, settings: Settings) -> AsyncGe
     waiting = bytearray(b"".join(frames.begin()))
     while True:
         try:
-            for index, chunk in _together(answer.ready(), answer).items():
+            for index, chunk in _together(answer.ready(), answer):
                 waiting += b"".join(frames.piece(index, chunk))
             last = await aside(frames.end) if answer.done else None
         except Exception as error:
@@ -205,14 +205,20 @@ async def veiled(body: bytes, began: float) -> bytes:
     return body + b" " * (rung(len(body), SMALLEST) - len(body))
 
 
-def _together(piece: tuple[int, Chunk] | None, answer: Answer) -> dict[int, Chunk]:
-    """All that has come, a piece for each answer."""
+def _together(piece: tuple[int, Chunk] | None, answer: Answer) -> Iterator[tuple[int, Chunk]]:
+    """All that has come, a piece for each answer; what failed behind it is raised behind it."""
     came: dict[int, Chunk] = {}
-    while piece is not None:
-        index, chunk = piece
-        came[index] = joined(came.get(index), chunk)
-        piece = answer.ready()
-    return came
+    error: Exception | None = None
+    try:
+        while piece is not None:
+            index, chunk = piece
+            came[index] = joined(came.get(index), chunk)
+            piece = answer.ready()
+    except Exception as raised:
+        error = raised
+    yield from came.items()
+    if error is not None:
+        raise error
 
 
 class _Clock:

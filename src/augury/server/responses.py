@@ -14,7 +14,8 @@ from starlette.responses import Response
 from augury.engine.engine import Engine
 from augury.engine.request import Chunk
 from augury.errors import shown
-from augury.server.answering import Desk, Whole
+from augury.server.answering import Desk
+from augury.server.answers import Whole
 from augury.server.asking import asked, check_model, constraint, conversation, response_format
 from augury.server.faults import Fault, refused
 from augury.server.schema import Messages, ResponseBody, described
@@ -43,7 +44,7 @@ class Written:
         grammar = response_format(wanted, "text.format") if wanted is not None else None
         if (grammar or constraint(body)) and (tools.offered or (grammar and constraint(body))):
             raise refused("text.format", "an answer follows one grammar; leave out text.format, or tool_choice: none")
-        prompt = conversation(engine, Messages(messages=_messages(body)), tools.listed)
+        prompt = conversation(engine, Messages(messages=_messages(body)), tools.listed, "input")
         self.asked = asked(
             engine, settings, body, [prompt], key=key, max_tokens=body.max_output_tokens,
             grammar=grammar or tools.grammar,

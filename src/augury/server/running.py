@@ -8,7 +8,7 @@ others end with an error when the time is over, and the process exits. A second 
 from __future__ import annotations
 
 import errno
-import json
+import math
 import os
 import signal
 import socket
@@ -20,6 +20,8 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from augury.errors import InputError
+from augury.server import connecting
+from augury.server.connecting import error_body
 
 if TYPE_CHECKING:
     import uvicorn
@@ -29,9 +31,6 @@ if TYPE_CHECKING:
 
 HEADER_BYTES = 65_536
 """Of one request's line and headers at most."""
-
-CONNECTION_SECONDS = 30
-"""After which a connection without a request is closed."""
 
 FLUSH_SECONDS = 5
 """That readers have to take the last events of their streams."""
@@ -43,7 +42,7 @@ FAILED = 1
 """Exit code when the engine's thread has ended: a supervisor starts the server again."""
 
 _POLL_S = 0.2
-_BACKLOG = 1024
+_BACKLOG = 128
 _ALWAYS = ("/health", "/ready", "/metrics")
 
 
@@ -83,7 +82,6 @@ class Front:
 
     def __init__(self, listening: socket.socket) -> None:
         import uvicorn
-        from uvicorn.protocols.http.h11_impl import H11Protocol
 
         class Server(uvicorn.Server):
             """Leaves signals to the main thread."""
@@ -92,17 +90,11 @@ class Front:
             def capture_signals(self) -> Iterator[None]:
                 yield
 
-        class Protocol(H11Protocol):
-            """Says what is no HTTP in the form of every other error."""
-
-            def send_400_response(self, msg: str) -> None:
-                self.transport.write(_NO_HTTP)
-                self.transport.close()
-
         config = uvicorn.Config(
             self._app,
             interface="asgi3",
-            http=Protocol,
+            http=connecting.protocol(),
+            backlog=_BACKLOG,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -110,7 +102,7 @@ class Front:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=CONNECTION_SECONDS,
+            timeout_keep_alive=math.ceil(connecting.CONNECTION_SECONDS),
             timeout_graceful_shutdown=FLUSH_SECONDS,
             h11_max_incomplete_event_size=HEADER_BYTES,
         )
@@ -189,18 +181,6 @@ class Front:
                 self._open -= 1
 
 
-def _error(message: str, type: str, code: str) -> bytes:
-    return json.dumps({"error": {"message": message, "type": type, "param": None, "code": code}}).encode()
-
-
-_BODY = _error("this is no HTTP request", "invalid_request_error", "invalid_http")
-_NO_HTTP = (
-    b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    + f"content-length: {len(_BODY)}\r\n\r\n".encode()
-    + _BODY
-)
-
-
 async def _refuse(send: Send, message: str, seconds: int) -> None:
     headers = [
         (b"content-type", b"application/json"),
@@ -208,4 +188,4 @@ async def _refuse(send: Send, message: str, seconds: int) -> None:
         (b"connection", b"close"),
     ]
     await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": _error(message, "overloaded_error", "server_overloaded")})
+    await send({"type": "http.response.body", "body": error_body(message, "overloaded_error", "server_overloaded")})

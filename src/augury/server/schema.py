@@ -7,7 +7,7 @@ is refused by name, unless it is given the value that asks for nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
@@ -17,6 +17,11 @@ from augury.server.faults import refused, unsupported
 MOST = (1 << 31) - 1
 MAX_STOPS = 4
 LONGEST_SALT = 1024
+MAX_STOP_IDS = 128
+MAX_BIASES = 1024
+MAX_BAD_WORDS = 1024
+LONGEST_BAD_WORD = 128
+"""Characters."""
 
 Unmet = Mapping[str, tuple[str, tuple[object, ...]]]
 """Field -> why it is not done, and the values that ask for nothing beside null."""
@@ -101,9 +106,26 @@ def _every(value: object) -> object:
     return 0 if value == -1 and not isinstance(value, float) else value
 
 
+def _few(value: object) -> object:
+    """The library counts what is in a mapping when it has checked all of it."""
+    if isinstance(value, dict) and len(value) > MAX_BIASES:
+        raise ValueError(f"it has {len(value)} entries, and may have at most {MAX_BIASES}")
+    return value
+
+
+Item = TypeVar("Item")
+
+Many = Annotated[list[Item], Field(fail_fast=True)]
+"""Checked up to the first error: to tell a million takes half a minute."""
+
 Count = Annotated[int, Field(ge=1)]
-Texts = Annotated[list[str], BeforeValidator(_listed)]
-Ids = list[Annotated[int, Field(ge=0, le=MOST)]]
+Texts = Annotated[Many[str], BeforeValidator(_listed)]
+Ids = Many[Annotated[int, Field(ge=0, le=MOST)]]
+BadWords = Annotated[
+    Many[Annotated[str, Field(max_length=LONGEST_BAD_WORD)]],
+    Field(max_length=MAX_BAD_WORDS),
+    BeforeValidator(_listed),
+]
 
 
 class Shape(BaseModel):
@@ -119,10 +141,15 @@ class Shape(BaseModel):
         Raises:
             Fault: names the first such field.
         """
-        for name, given in value.items():
-            why, harmless = cls.unmet.get(name, ("", (given,)))
-            if given is not None and not any(_same(given, one) for one in harmless):
-                raise unsupported(name, why)
+        refuse_unmet(value, cls.unmet)
+
+
+def refuse_unmet(value: Mapping[str, Any], unmet: Unmet, where: str = "") -> None:
+    """See ``Shape.check_unmet``; ``where`` the fields are, as in ``text.``."""
+    for name, given in value.items():
+        why, harmless = unmet.get(name, ("", (given,)))
+        if given is not None and not any(_same(given, one) for one in harmless):
+            raise unsupported(f"{where}{name}", why)
 
 
 def _same(given: object, harmless: object) -> bool:
@@ -170,7 +197,7 @@ class Speculative(Shape):
     model_config = ConfigDict(extra="forbid")
 
     enabled: bool | None = None
-    drafters: list[str] | None = None
+    drafters: Many[str] | None = None
     draft_tokens: Annotated[int, Field(ge=0, le=MOST)] | None = None
     acceptance: Literal["coupled", "rejection", "block"] | None = None
     figures: bool | Literal["summary", "detailed"] | None = None
@@ -190,13 +217,13 @@ class Asking(Shape):
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_BIASES), BeforeValidator(_few)] | None = None
     seed: int | None = None
     stop: Annotated[Texts, Field(max_length=MAX_STOPS)] | None = None
-    stop_token_ids: Ids | None = None
+    stop_token_ids: Annotated[Ids, Field(max_length=MAX_STOP_IDS)] | None = None
     include_stop_str_in_output: bool | None = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
-    bad_words: Texts | None = None
+    bad_words: BadWords | None = None
     ignore_eos: bool | None = None
     prediction: Prediction | None = None
     speculative: Speculative | None = None
@@ -207,7 +234,7 @@ class Asking(Shape):
     structured_outputs: dict[str, Any] | None = None
     guided_json: Any = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Many[str] | None = None
     guided_grammar: str | None = None
     return_token_ids: bool | None = None
 
@@ -215,11 +242,11 @@ class Asking(Shape):
 class Messages(Shape):
     """A conversation, and how it is written for the model."""
 
-    messages: list[dict[str, Any]]
+    messages: Many[dict[str, Any]]
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
 
 
 class ChatBody(Messages, Asking):
@@ -258,10 +285,17 @@ class ResponseBody(Asking):
     instructions: str | None = None
     max_output_tokens: Count | None = None
     text: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, Any] | None = None
+
+    @classmethod
+    def check_unmet(cls, value: Mapping[str, Any]) -> None:
+        """See ``Shape.check_unmet``."""
+        super().check_unmet(value)
+        if isinstance(text := value.get("text"), Mapping):
+            refuse_unmet(text, {"verbosity": CHAT_UNMET["verbosity"]}, "text.")
 
 
 class TokenizeBody(Shape):
@@ -272,8 +306,8 @@ class TokenizeBody(Shape):
     model: str | None = None
     prompt: str | None = None
     content: str | None = None
-    messages: list[dict[str, Any]] | None = None
-    tools: list[dict[str, Any]] | None = None
+    messages: Many[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     add_special: bool | None = None
     parse_special: bool | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 StreamMode = Literal["fast", "smooth", "private"]
@@ -18,29 +18,30 @@ class Settings:
         api_keys: any of them opens every route but ``/health``; none asks for no key.
         hosts: that requests may name in their Host header, ``*.example.com`` for all below; () is any.
         max_body: bytes of a request's body.
+        max_bodies: of the bodies of all requests that are open; at least ``max_body``.
         body_seconds: in which it must have come.
         request_seconds: after which an answer is given up, waiting or running.
         keep_alive_seconds: between two comments in a stream that brings nothing; 0 sends none.
-        send_seconds: that a reader of a stream may take for what was sent before it is given up.
         stream_mode: ``fast`` sends what a step brought when it brought it.
         stream_interval: tokens of a frame at least, but for the last one.
         figures: statistics of drafting that every answer carries.
         figures_on_request: whether a request may ask for them.
         force_usage: whether every stream ends with its usage.
-        requests_at_once: of one key, or without keys of one address; 0 is any number.
+        requests_at_once: answers of one key, or without keys of one address; 0 is any number.
         requests_per_minute: the same.
+        allow_priority: whether a request may say how urgent it is, before or behind others.
         choices: answers of one request at most, over all its prompts.
         metrics_compat_vllm: whether /metrics shows vLLM's names too.
     """
 
     names: tuple[str, ...] = ("augury",)
-    api_keys: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
     hosts: tuple[str, ...] = ()
     max_body: int = 8 << 20
+    max_bodies: int = 256 << 20
     body_seconds: float = 30.0
     request_seconds: float | None = 600.0
     keep_alive_seconds: float = 15.0
-    send_seconds: float = 30.0
     stream_mode: StreamMode = "fast"
     stream_interval: int = 1
     figures: Amount = "none"
@@ -48,5 +49,6 @@ class Settings:
     force_usage: bool = False
     requests_at_once: int = 0
     requests_per_minute: int = 0
+    allow_priority: bool = False
     choices: int = 128
     metrics_compat_vllm: bool = True

@@ -1,4 +1,4 @@
-"""Server-sent events: frames, errors behind a 200, readers who are slow or gone."""
+"""Server-sent events: frames, errors behind a 200, readers who are gone."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import secrets
 from contextlib import ExitStack, aclosing
 from typing import Any
 
-import anyio
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from augury.server.answering import Answer, Form, while_connected
+from augury.server.answers import Answer, Form, while_connected
 from augury.server.faults import Fault, dumped, fault_of
 from augury.server.pacing import MODES, Frames
 from augury.server.settings import Settings
@@ -55,7 +53,7 @@ class Streamed(Response):
         del self.headers["content-length"]
         frames = Frames(form, settings.stream_interval, _told)
         self._portions = MODES[settings.stream_mode](answer, frames, settings)
-        self._seconds, self._stack = settings.send_seconds, stack
+        self._stack = stack
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
@@ -68,18 +66,10 @@ class Streamed(Response):
         async with aclosing(self._portions):
             first = await anext(self._portions)
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await self._put(send, first)
+            await send({"type": "http.response.body", "body": first, "more_body": True})
             async for portion in self._portions:
-                await self._put(send, portion)
+                await send({"type": "http.response.body", "body": portion, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _put(self, send: Send, portion: bytes) -> None:
-        """Send a portion, unless the reader does not take what was sent before."""
-        with anyio.move_on_after(self._seconds) as waited:
-            await send({"type": "http.response.body", "body": portion, "more_body": True})
-        if waited.cancelled_caught:
-            _LOG.warning("a reader took nothing for %g s; its answer is cancelled", self._seconds)
-            raise ClientDisconnect
 
 
 def _told(error: Exception) -> Fault:

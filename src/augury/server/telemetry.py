@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from augury.engine.request import Chunk
@@ -19,6 +20,9 @@ from augury.trace.figures import figures
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
     from starlette.types import ASGIApp, Receive, Scope, Send
+
+OPERATION: ContextVar[str] = ContextVar("augury.operation", default="chat")
+"""What is asked for, in the words of ``gen_ai.operation.name``; is read of the context in which a request came."""
 
 _COMMAND = "pip install 'augury[otel]'"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -88,7 +92,7 @@ class Spans:
             return
         parent = ticket.context.run(context.get_current)
         span = self._tracer.start_span(
-            f"chat {self._model_name}",
+            f"{_operation(ticket)} {self._model_name}",
             parent,
             trace.SpanKind.INTERNAL,
             self._attributes(ticket),
@@ -114,7 +118,7 @@ class Spans:
     def _attributes(self, ticket: Ticket) -> dict[str, str | int | float | Sequence[str]]:
         f = figures(ticket.request.record)
         found: dict[str, str | int | float | Sequence[str] | None] = {
-            "gen_ai.operation.name": "chat",
+            "gen_ai.operation.name": _operation(ticket),
             "gen_ai.provider.name": "augury",
             "gen_ai.request.model": self._model_name,
             "gen_ai.response.model": self._model_name,
@@ -175,6 +179,10 @@ class Continued:
             await self._app(scope, receive, send)
         finally:
             context.detach(token)
+
+
+def _operation(ticket: Ticket) -> str:
+    return ticket.context.run(OPERATION.get)
 
 
 def _since_epoch(monotonic: float) -> int:

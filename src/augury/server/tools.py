@@ -51,9 +51,10 @@ def tools_of(given: Sequence[Mapping[str, Any]] | None, choice: object, parallel
     Raises:
         Fault: a tool or the choice is of no known shape.
     """
-    functions = [_function(index, tool) for index, tool in enumerate(given or ())]
-    if len(functions) > MAX_TOOLS:
-        raise refused("tools", f"{len(functions)} tools were given; at most {MAX_TOOLS} are allowed")
+    given = given or ()
+    if len(given) > MAX_TOOLS:
+        raise refused("tools", f"{len(given)} tools were given; at most {MAX_TOOLS} are allowed")
+    functions = [_function(index, tool) for index, tool in enumerate(given)]
     names = [function["name"] for function in functions]
     if len(set(names)) < len(names):
         raise refused("tools", "two tools have one name")
@@ -239,9 +240,9 @@ class Reader:
                 value, end = decoder.raw_decode(text)
                 values += value if isinstance(value, list) else [value]
                 text = text[end:].lstrip(" \t\r\n,;")
+            calls = [self._call(value) for value in values]
         except (ValueError, RecursionError):
             return []
-        calls = [self._call(value) for value in values]
         return [call for call in calls if call is not None] if None not in calls else []
 
     def _call(self, value: object) -> Call | None:

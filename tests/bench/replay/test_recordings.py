@@ -19,7 +19,7 @@ PLAIN = Wording(Letters(), None, frozenset())
 class Guarded(Letters):
     """Letters that a chat template can write with."""
 
-    def encode_guarded(self, render):
+    def encode_guarded(self, render, limit=None):
         return self.encode(render(lambda text: text))
 
 
