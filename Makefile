@@ -7,7 +7,7 @@ PROMPT ?= List the planets of the solar system, then list them again in reverse 
 PEERS := .peers
 WORKERS := src/augury/bench/workers
 
-.PHONY: demo test lint slow check peers size clean
+.PHONY: demo test lint slow check soak peers size clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3 $(MAKECMDGOALS)"; exit 1; }
@@ -35,6 +35,10 @@ lint: $(VENV)/ready
 	$(BIN)/lint-imports
 
 check: lint test
+
+# An hour of mixed load with restarts; SOAK_OPTIONS="--minutes 5" makes it shorter.
+soak: $(VENV)/ready
+	$(BIN)/python -m augury.bench.serving.soak $(SOAK_OPTIONS)
 
 # Other engines, each in an environment of its own; PEER_OPTIONS="--json FILE --limit 3" goes to the comparison.
 peers: $(VENV)/ready

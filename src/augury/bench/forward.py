@@ -29,6 +29,7 @@ SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
 CONTEXT = 256
 ROUNDS = 30
 LEVEL = 8
+GUESSED = (1, 4, 8)
 
 
 def main(model: str = "smollm2-135m", heads: Sequence[Path] = ()) -> None:
@@ -42,7 +43,7 @@ def main(model: str = "smollm2-135m", heads: Sequence[Path] = ()) -> None:
     kinds: dict[str, Callable[[], object]] = {str(rows): partial(_verify, target, slot, rows) for rows in SIZES}
     for bits in info.short[1:]:
         guess = target.shorten(bits, range(info.layers))
-        kinds[f"1 int{bits}"] = partial(guess, slot, 0, np.zeros(1, np.int32))
+        kinds |= {f"{rows} int{bits}": partial(guess, slot, 0, np.zeros(rows, np.int32)) for rows in GUESSED}
     targets = set(kinds)
     for number, made in enumerate(steps):
         kinds |= {f"{name}{chr(39) * number}": step for name, step in made(slot).items()}
