@@ -68,6 +68,24 @@ def test_growth_is_the_last_quarter_against_the_second():
     assert life.growth([1, 2, 3]) == 1.0, "too short to tell"
 
 
+def test_open_files_come_and_go_and_must_not_pile_up():
+    assert Life(files=[13, 17, 12] * 20, memory=[1000] * 60).flat
+    assert Life(files=[13, 17, 12] * 15 + [21] * 15, memory=[1000] * 60).flat
+    assert not Life(files=[*range(13, 73)], memory=[1000] * 60).flat
+    assert not Life(files=[13] * 60, memory=[*range(1000, 1600, 10)]).flat
+    assert Life().flat
+
+
+def test_who_finds_nobody_when_it_is_over_was_not_let_down():
+    soak = Soak([], 1.0, 1.0, 0)
+    soak.tally.lives.append(Life())
+    soak._up.set()
+    assert not soak._gone(1)
+    assert soak._gone(0)
+    soak._over = True
+    assert soak._gone(1)
+
+
 def test_what_is_wrong_is_said():
     tally = Tally()
     tally.fault("no end", "as seen")

@@ -204,3 +204,34 @@ def test_a_response_calls_too(knowing):
             {"type": "function_call_output", "call_id": call.call_id, "output": "sun"},
         ]
         assert client.responses.create(**{**given, "input": history}, tool_choice="none").output_text
+
+
+@pytest.mark.parametrize(
+    ("path", "param", "asked"),
+    [
+        ("/v1/chat/completions", "messages[1].tool_calls", "messages"),
+        ("/tokenize", "messages[1].tool_calls", "messages"),
+        ("/v1/responses", "input", "input"),
+    ],
+)
+def test_calls_in_a_conversation_are_not_lost_in_silence(server, path, param, asked):
+    """The embedded model's template writes what tools answered, and nothing of what was asked of them."""
+    function = {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    calls = [{"id": "1", "type": "function", "function": function}]
+    item = {"type": "function_call", "call_id": "1", **function}
+    said = {"role": "assistant", "content": None, "tool_calls": calls} if asked == "messages" else item
+    answer = server.ask("POST", path, {asked: [{"role": "user", "content": "Rain?"}, said]})
+    assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "unsupported_parameter", param)
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "name"),
+    [
+        ("/v1/completions", {"prompt": "a", "max_completion_tokens": 5}, "max_tokens"),
+        ("/v1/responses", {"input": "a", "max_tokens": 5}, "max_output_tokens"),
+    ],
+)
+def test_a_limit_by_another_routes_name_is_not_ignored(server, path, given, name):
+    answer = server.ask("POST", path, given)
+    assert (answer.status, answer.error["param"]) == (400, [*given][-1])
+    assert f"give {name}" in answer.error["message"]

@@ -7,9 +7,9 @@ import socket
 import time
 
 import pytest
-from served import NAME, Served, serving
+from served import NAME, Served, received, serving
 
-from augury.server import connecting
+from augury.server import connecting, running
 from augury.server.settings import Settings
 
 
@@ -152,3 +152,14 @@ def test_connections_leave_files_for_others(files, most, monkeypatch):
     resource = pytest.importorskip("resource")
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, -1))
     assert connecting.most_connections() == most
+
+
+def test_a_body_that_did_not_come_when_the_server_closes_gets_the_error_object(service, monkeypatch, caplog):
+    monkeypatch.setattr(running, "FLUSH_SECONDS", 1)
+    with serving(service, Settings(names=(NAME,))) as server, server.connect() as half:
+        half.sendall(question(server)[:-5])
+        soon(lambda: server.front._open == 1)
+        server.front.close()
+        answer = received(half)
+    assert (answer.status, answer.error["code"]) == (503, "server_overloaded")
+    assert "Traceback" not in caplog.text

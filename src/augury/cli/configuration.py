@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -38,8 +39,11 @@ def _flags(context: typer.Context, path: Path) -> dict[str, object]:
         if value is None:
             continue
         several = getattr(known[name], "multiple", False)
+        for one in value if isinstance(value, list) else [value] if several and not isinstance(value, bool) else []:
+            if not isinstance(one, str):  # YAML reads 0755 as 493, and an empty place as null: no key is made of those
+                raise InputError(f"{path}: {key} has {shown(one)}, which is no text; write it in quotes")
         if several:
-            found[name] = [str(one) for one in (value if isinstance(value, list) else [value])]
+            found[name] = value if isinstance(value, list) else [value]
         elif isinstance(value, dict):
             found[name] = json.dumps(value)
         elif isinstance(value, list):
@@ -52,12 +56,22 @@ def _flags(context: typer.Context, path: Path) -> dict[str, object]:
     return found
 
 
+def _once(path: Path, pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    """A mapping that says nothing twice: its readers would take the last without a word."""
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise InputError(f"{path} names {key} twice")
+        found[key] = value
+    return found
+
+
 def _mapping(path: Path) -> dict[object, object]:
     """The file's mapping: JSON, which is YAML too, or YAML."""
     text = utf8(path)
     if path.suffix == ".json" or text.lstrip().startswith("{"):
         try:
-            found = json.loads(text)
+            found = json.loads(text, object_pairs_hook=lambda pairs: _once(path, pairs))
         except ValueError as error:
             raise InputError(f"{path} is not JSON: {first_line(error)}") from None
     else:
@@ -67,6 +81,8 @@ def _mapping(path: Path) -> dict[object, object]:
 
         try:
             found = yaml.safe_load(text)
+            if isinstance(found, dict):
+                _once(path, [(key.value, None) for key, _ in yaml.compose(text, yaml.SafeLoader).value])
         except yaml.YAMLError as error:
             raise InputError(f"{path} is not YAML: {first_line(error)}") from None
     if found is None:

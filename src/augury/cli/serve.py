@@ -152,6 +152,8 @@ class Admitting:
             _at_least(name, getattr(self, name), least)
         if any(not key for key in self.api_key):
             raise InputError("--api-key is empty; leave it out to ask for none")
+        if any(key != key.strip() for key in self.api_key):
+            raise InputError("--api-key begins or ends with white space, which headers do not carry; leave it out")
         if self.kv_cache_memory_bytes is not None:
             _bytes("kv_cache_memory_bytes", self.kv_cache_memory_bytes)
 

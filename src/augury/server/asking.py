@@ -156,7 +156,8 @@ def asked(
                 one = law if seed is None or not index else replace(law, seed=seed)
                 requests.append(engine.request(prompt, one, **options))
     except UnknownName as error:
-        raise refused("speculative.drafters", str(error)) from None
+        more = ". The server loads those of --drafters when it starts"
+        raise refused("speculative.drafters", f"{error}{more}") from None
     except InputError as error:
         raise fault_of(error, fields) from None
     stops = frozenset(body.stop_token_ids or ())
@@ -326,6 +327,10 @@ def conversation(
         raise refused("continue_final_message", f"the last message is of the {role}; only the assistant's is continued")
     if tools and not engine.template.reads("tools"):
         raise unsupported("tools", "the chat template of this model does not know them")
+    calling = next((i for i, m in enumerate(messages) if m.get("tool_calls")), None)
+    if calling is not None and not engine.template.reads("tool_calls"):
+        where = f"messages[{calling}].tool_calls" if what == "messages" else what
+        raise unsupported(where, "the chat template of this model leaves out what an assistant called")
     switches = _switches(engine, body.chat_template_kwargs or {})
     try:
         return engine.template.encode(

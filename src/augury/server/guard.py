@@ -5,6 +5,7 @@ It is plain ASGI: nothing of a request is read before it is known to be welcome,
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import re
@@ -18,6 +19,7 @@ import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from augury.errors import Stopping
 from augury.server.faults import Fault, fault_of
 from augury.server.limits import Bodies
 from augury.server.settings import Settings
@@ -92,6 +94,10 @@ class Guard:
             await self._app(scope, body, numbered)
         except ClientDisconnect:
             return
+        except asyncio.CancelledError:  # the server closes, and this body did not come, or this answer is not read
+            if not started:
+                stopping = Stopping("the server has stopped before the request was answered; ask again")
+                await _refuse(fault_of(stopping), body, False, numbered)
         except Exception as error:
             fault = fault_of(error)
             if fault.status == 500:

@@ -218,6 +218,10 @@ def shaped(value: dict[str, Any], shape: type[Wanted]) -> Wanted:
         name = _name(first["loc"])
         if first["type"] == "missing":
             message = f"{name} is missing"
+        elif first["type"] == "extra_forbidden":
+            message = f"there is no field {name}"
+        elif first["type"] in ("dict_type", "model_type"):
+            message = f"{name} is {shown(first['input'])}; it should be an object"
         else:
             said = first["msg"].removeprefix("Value error, ").replace("Input should", "it should", 1)
             message = f"{name} is {shown(first['input'])}; {said}"

@@ -50,6 +50,11 @@ _ANYWHERE: Unmet = {
     "top_a": ("see min_p", (0,)),
     "tfs": ("see typical_p", (1,)),
     "kv_transfer_params": ("the cache is this server's own", ()),
+    "grammar": ("give structured_outputs with grammar, in Lark", ("",)),
+    "ebnf": ("give structured_outputs with grammar, in Lark", ("",)),
+    "json_schema": ("give response_format or structured_outputs", ()),
+    "regex": ("give structured_outputs with regex", ("",)),
+    "json": ("give response_format or structured_outputs", ()),
 }
 
 CHAT_UNMET: Unmet = {
@@ -69,16 +74,21 @@ CHAT_UNMET: Unmet = {
     "add_special_tokens": ("the template writes them", (False,)),
     "best_of": ("answers are not compared; ask for n", (1,)),
     "suffix": ("the model writes at the end only", ("",)),
+    "max_output_tokens": ("give max_completion_tokens", ()),
 }
 
 COMPLETIONS_UNMET: Unmet = {
     **_ANYWHERE,
+    "max_completion_tokens": ("give max_tokens", ()),
+    "max_output_tokens": ("give max_tokens", ()),
     "suffix": ("the model writes at the end only", ("",)),
     "best_of": ("answers are not compared; ask for n", (1,)),
 }
 
 RESPONSES_UNMET: Unmet = {
     **_ANYWHERE,
+    "max_tokens": ("give max_output_tokens", ()),
+    "max_completion_tokens": ("give max_output_tokens", ()),
     "background": ("answers are not stored", (False,)),
     "background_options": ("answers are not stored", ({},)),
     "previous_response_id": ("answers are not stored; send the conversation as input", ()),

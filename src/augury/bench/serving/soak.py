@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     import httpx2
 
 CALLERS = 6
-GROWTH = 1.05
-"""Of memory in one life, beyond which it is not flat; and of open files."""
+GROWTH, MORE_FILES = 1.05, 4
+"""Of memory in one life, beyond which it is not flat, and of open files, which come and go with callers."""
 
 _SCHEMA = {
     "type": "object",
@@ -95,6 +95,13 @@ class Life:
             return 1.0
         second, last = sorted(values[quarter : 2 * quarter]), sorted(values[-quarter:])
         return last[quarter // 2] / max(second[quarter // 2], 1)
+
+    @property
+    def flat(self) -> bool:
+        """Whether neither memory nor open files grew."""
+        half, quarter = len(self.files) // 2, len(self.files) // 4
+        more = max(self.files[-quarter:]) - max(self.files[:half]) if quarter else 0
+        return self.growth(self.memory) <= GROWTH and more <= MORE_FILES
 
 
 @dataclass
@@ -220,11 +227,15 @@ class Soak:
             way = chance.choices(list(ways), list(ways.values()))[0]
             try:
                 # Who was told nothing when the server stopped may ask again.
-                await way(client, chance, lambda life=life: not self._up.is_set() or len(self.tally.lives) != life)
+                await way(client, chance, lambda life=life: self._gone(life))
             except Exception as error:
                 self.tally.fault("a caller failed", f"{way.__name__}: {type(error).__name__}: {error}")
             if chance.random() < 0.1:
                 await asyncio.sleep(chance.random())
+
+    def _gone(self, life: int) -> bool:
+        """Whether the server of that life has stopped or is stopping."""
+        return self._over or not self._up.is_set() or len(self.tally.lives) != life
 
     async def _streamed(self, client: httpx2.AsyncClient, chance: random.Random, stopped: Any) -> None:
         prompt = chance.choice(self._asked)
@@ -257,7 +268,9 @@ class Soak:
         heard = await ask(client, {**body, "stream": chance.random() < 0.5})
         if heard.status in (400, 404, 413) and heard.error and heard.error.get("message"):
             self.tally.events[f"refused with {heard.status}"] += 1
-        elif not (stopped() and (heard.status in (0, 503))):
+        elif heard.status == 503 and heard.error:  # a full queue says so before it reads what is wrong
+            self.tally.events["refused with 503"] += 1
+        elif not (stopped() and heard.status == 0):
             self.tally.fault("not refused", f"{heard.status} {heard.error} for {json.dumps(body)[:120]}")
 
     async def _several(self, client: httpx2.AsyncClient, chance: random.Random, stopped: Any) -> None:
@@ -322,13 +335,13 @@ def report(tally: Tally) -> list[str]:
     """Lines that say what was seen; what must not be begins with WRONG."""
     lines = [f"{count:>8}  {event}" for event, count in sorted(tally.events.items())]
     for number, life in enumerate(tally.lives, 1):
-        memory, files = life.growth(life.memory), life.growth(life.files)
+        memory = life.growth(life.memory)
         lines.append(
             f"life {number}: {life.seconds:.0f} s, {max(life.memory, default=0) / 1e6:.0f} MB at most, "
-            f"memory x {memory:.3f}, open files x {files:.3f}, ended {life.stopping_s:.1f} s after SIGTERM, "
-            f"exit code {life.exit}"
+            f"memory x {memory:.3f}, {max(life.files, default=0)} open files at most, "
+            f"ended {life.stopping_s:.1f} s after SIGTERM, exit code {life.exit}"
         )
-        if memory > GROWTH or files > GROWTH:
+        if not life.flat:
             lines.append(f"   WRONG life {number} grew")
     return [*lines, *(f"   WRONG {what}" for what in tally.wrong)]
 
