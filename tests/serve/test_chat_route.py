@@ -304,7 +304,8 @@ def test_a_bad_value_is_named(server, given, param):
         {"metadata": {"a": "b"}}, {"chat_template": "{{ x }}"}, {"documents": ["x"]}, {"skip_special_tokens": False},
         {"use_beam_search": True}, {"prompt_logprobs": 1}, {"mirostat": 2}, {"dry_multiplier": 0.8}, {"best_of": 2},
         {"prediction": None, "logits_processors": ["x"]}, {"allowed_token_ids": [1]}, {"echo": True},
-        {"grammar": "root ::= x"}, {"ebnf": "root ::= x"}, {"json_schema": {}}, {"regex": "a+"}, {"max_output_tokens": 5},
+        {"grammar": "root ::= x"}, {"ebnf": "root ::= x"}, {"json_schema": {}}, {"regex": "a+"},
+        {"max_output_tokens": 5},
     ],
 )  # fmt: skip
 def test_a_known_field_that_is_not_done_is_refused_by_name(server, given):
