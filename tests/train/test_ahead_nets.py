@@ -64,7 +64,7 @@ def test_every_step_of_training_is_a_place_of_drafting(kind: str, tmp_path: Path
     with torch.no_grad():
         found = torch.stack([logits(net, normed)[0] for normed in net(batch, PLACES)]).numpy()
     for start, places in ((7, PLACES), (T - PLACES, PLACES), (0, PLACES), (12, 2), (3, 1), (13, PLACES)):
-        text: Any = SimpleNamespace(slot=slot, length=start + 2, tokens=TOKENS[: start + 2])
+        text: Any = SimpleNamespace(slot=slot, tenant="", length=start + 2, tokens=TOKENS[: start + 2])
         drafted = ahead(text, places)
         assert drafted.shape == (places, SMALL)
         learnt = np.array([found[step, start + step] for step in range(places)])

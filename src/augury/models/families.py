@@ -184,7 +184,7 @@ def block_config(config: Mapping[str, Any], max_model_len: int | None = None) ->
     family = FAMILIES[name]
     known = _SHAPE_KEYS | _NO_ARITHMETIC | set(family.keys) | set(family.defaults)
     for key, value in given.items():
-        if key not in known and value not in (None, False, 0, 0.0, "", [], {}) and key[0] != "_":
+        if key not in known and value not in (None, False, 0, 0.0, "", [], {}) and not key.startswith("_"):
             raise NotABlock(f"{name} with the switch {key} = {str(value)[:60]} is not run by the block")
     defaults = {"rms_norm_eps": 1e-6, "rope_theta": 1e4, "tie_word_embeddings": False, **family.defaults}
     full = defaults | {k: v for k, v in given.items() if v is not None or k in _NULL_SPEAKS}
