@@ -139,7 +139,7 @@ def pay_together(key: Key, group: Sequence[Weighed], plain_ms: float, requests: 
     known = [one.asking.means.setdefault(key, Means()) for one in group]
     if any(k.asked < _FIRST for k in known):
         return True
-    tokens = requests + sum(k.tokens + _DOUBT / math.sqrt(1.0 + k.own) - 1.0 for k in known)
+    tokens = requests + sum(k.tokens + _DOUBT / math.sqrt(1.0 + k.asked) - 1.0 for k in known)
     ms = plain_ms + sum(k.ms + k.step_ms - one.alone_ms for k, one in zip(known, group, strict=True))
     without = requests + sum(one.without.tokens - requests for one in group)
     without_ms = plain_ms + sum(one.without.ms - plain_ms for one in group)

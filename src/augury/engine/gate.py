@@ -21,11 +21,11 @@ _LEAST = 0.97
 TRIAL = 10
 """Drafted steps that are judged, unless they lose too much before."""
 
-LOSS = 12.0
+LOSS = 4.0
 """Plain steps that a trial may lose before it ends: a drafter that takes long makes one step as long as ten."""
 
-PAUSE, LONGEST = 24, 384
-"""Steps of the first pause, and of the longest: a trial in 384 steps that loses twelve costs three percent."""
+PAUSE, LONGEST = 48, 384
+"""Steps of the first pause, and of the longest: a trial in 384 steps that loses four costs one percent."""
 
 PAUSED = "drafting did not pay lately"
 """What the record of a step says that was not drafted for it."""
