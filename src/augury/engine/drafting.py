@@ -107,23 +107,21 @@ def propose(
     for index in range(len(drafters)):
         for seat in able:
             if index in seat.wanted - seat.dear:
-                seat.take(index, *_asked(drafters, index, [seat], info))
+                _ask(drafters, index, [seat], info)
     for index, (_, drafter) in enumerate(drafters):
-        asking = [seat for seat in able if index in seat.dear and not seat.left_out(index)]
-        if drafter.together and len(asking) > 1:
-            key = key_of(index, len(asking))
-            if pay_together(key, [seat.weighed() for seat in asking], asking[0].plain, len(batch)):
-                for seat, tree, proposal in zip(asking, *_asked(drafters, index, asking, info), strict=True):
-                    seat.take(index, [tree], [proposal], key)
+        asking = [seat for seat in able if index in seat.dear]
+        together = drafter.together and len(asking) > 1
+        for group in [asking] if together else [[seat] for seat in asking]:
+            if together:
+                weighed = [seat.weighed() for seat in group]
+                pays = pay_together(key_of(index, len(group)), weighed, group[0].plain, len(batch))
             else:
-                for seat in asking:
+                pays = group[0].pays(index)
+            if pays:
+                _ask(drafters, index, group, info)
+            else:
+                for seat in group:
                     seat.leave(index)
-            continue
-        for seat in asking:
-            if seat.pays(index):
-                seat.take(index, *_asked(drafters, index, [seat], info))
-            else:
-                seat.leave(index)
     return [seat.offer() for seat in seats]
 
 
@@ -163,7 +161,7 @@ class _Seat:
             self.dear = {index for index in self.wanted if not request.asking.cheap(index, share)}
         for index in self.wanted & request.benched.keys():
             self._proposals[index] = Proposal(drafters[index][0], 0, 0.0, f"left out: {request.benched[index]}")
-            self.wanted = self.wanted - {index}
+            self.wanted.discard(index)
             self.dear.discard(index)
 
     @property
@@ -171,10 +169,6 @@ class _Seat:
         """Nodes that the next drafter may propose."""
         # A merge of too many nodes would drop the least likely, which drawn nodes must not be dropped for.
         return min(self._limit, MAX_NODES - sum(map(len, self._trees.values()))) if self._ratio else self._limit
-
-    def left_out(self, index: int) -> bool:
-        """Whether a drafter broke its contract too often in this step's request."""
-        return index in self.request.benched
 
     def merged(self) -> DraftTree:
         """What was offered, as it is to be believed."""
@@ -201,15 +195,12 @@ class _Seat:
         """What ``pay_together`` judges."""
         return Weighed(self.request.asking, self._without(), self._alone)
 
-    def take(
-        self, index: int, trees: Sequence[DraftTree], proposals: Sequence[Proposal], key: Key | None = None
-    ) -> None:
-        """What a drafter proposed."""
-        (tree,), (proposal,) = trees, proposals
+    def take(self, index: int, tree: DraftTree, proposal: Proposal, key: Key) -> None:
+        """What a drafter proposed, whose means are kept under ``key``."""
         tree = legal(self.request, tree)
         self._proposals[index] = proposal
         if proposal.ms > 0.0:
-            self._paid.append((index if key is None else key, proposal.ms))
+            self._paid.append((key, proposal.ms))
         if len(tree):
             self._trees[index] = best_chain(tree) if self._chains else tree
 
@@ -243,10 +234,8 @@ def legal(request: Request, tree: DraftTree) -> DraftTree:
     return tree.keep(allowed)
 
 
-def _asked(
-    drafters: Named, index: int, seats: Sequence[_Seat], info: TargetInfo
-) -> tuple[list[DraftTree], list[Proposal]]:
-    """One drafter's guesses for some requests, empty where it broke its contract. The time is shared out."""
+def _ask(drafters: Named, index: int, seats: Sequence[_Seat], info: TargetInfo) -> None:
+    """Let one drafter guess for some requests, in vain where it breaks its contract. The time is shared out."""
     name, drafter = drafters[index]
     clock = time.perf_counter()
     given: Sequence[object] = []
@@ -263,7 +252,6 @@ def _asked(
     most = max(STALL_MS, STALL_STEPS * seats[0].plain)
     if ms > most and failure is None:
         failure = DrafterError(f"took {ms:.0f} ms, the limit is {most:.0f}")
-    trees, proposals = [], []
     for place, seat in enumerate(seats):
         tree, fault = DraftTree.empty(), failure
         if fault is None:
@@ -272,9 +260,7 @@ def _asked(
             except Exception as error:
                 fault = error
         said = None if fault is None else _fault(seat.request, index, fault, final=False)
-        trees.append(tree)
-        proposals.append(Proposal(name, len(tree), ms / len(seats), said))
-    return trees, proposals
+        seat.take(index, tree, Proposal(name, len(tree), ms / len(seats), said), key_of(index, len(seats)))
 
 
 def _unasked(drafters: Named, request: Request, depth: int, limit: int) -> str | None:

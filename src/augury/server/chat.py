@@ -23,7 +23,7 @@ from augury.server.tools import Call, Found, Reader, read, tools_of
 
 
 class Chat:
-    """How chat answers are written; see ``answering.Form``."""
+    """How chat answers are written; see ``answers.Form``."""
 
     def __init__(self, engine: Engine, settings: Settings, body: ChatBody, key: str) -> None:
         check_model(body.model, settings)

@@ -24,7 +24,7 @@ DEFAULT_TOKENS = 16
 
 
 class Completion:
-    """How completions are written; see ``answering.Form``."""
+    """How completions are written; see ``answers.Form``."""
 
     def __init__(self, engine: Engine, settings: Settings, body: CompletionBody, key: str) -> None:
         check_model(body.model, settings)

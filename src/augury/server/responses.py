@@ -28,7 +28,7 @@ MAX_METADATA = 16
 
 
 class Written:
-    """How responses are written; see ``answering.Form``."""
+    """How responses are written; see ``answers.Form``."""
 
     def __init__(self, engine: Engine, settings: Settings, body: ResponseBody, key: str) -> None:
         check_model(body.model, settings)
