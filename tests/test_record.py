@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from augury.record import RequestRecord, StepRecord
 from augury.tree import DraftTree, Path
 
@@ -47,3 +49,11 @@ def test_nothing_drafted_has_no_rate():
     plain.steps.append(record(DraftTree.empty(), (), (9,)))
     assert plain.acceptance_rate is None
     assert plain.acceptance_length == 1.0
+
+
+def test_what_a_step_saved_is_plain_time_of_its_tokens_less_its_own():
+    step = record(DraftTree.chain([3, 4], [0.5, 0.5]), (0, 1), (3, 4, 9))
+    assert step.ms == 10.0
+    assert step.saved_ms is None
+    assert replace(step, plain_ms=4.0).saved_ms == 2.0
+    assert replace(step, plain_ms=3.0).saved_ms == -1.0

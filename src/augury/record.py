@@ -49,6 +49,9 @@ class StepRecord:
             whole in each request's record.
         probabilities: if asked for, the target's p of each node's token given its path, f64[n].
         sampled: for nodes that were *sampled*: node -> the drafter's q of its token.
+        began: when the step began, in seconds of ``time.perf_counter``.
+        plain_ms: what a step of the same requests would take without any draft, by the engine's cost tables; None
+            without tables.
     """
 
     position: int
@@ -66,6 +69,8 @@ class StepRecord:
     rest_ms: float
     probabilities: tuple[float, ...] | None = None
     sampled: Mapping[int, float] = field(default_factory=dict)
+    began: float = 0.0
+    plain_ms: float | None = None
 
     @property
     def drafted(self) -> int:
@@ -87,6 +92,11 @@ class StepRecord:
     def ms(self) -> float:
         """Wall time of the step."""
         return self.draft_ms + self.verify_ms + self.accept_ms + self.commit_ms + self.rest_ms
+
+    @property
+    def saved_ms(self) -> float | None:
+        """What plain decoding would have needed beyond this for the same tokens; below 0 where it needs less."""
+        return None if self.plain_ms is None else len(self.emitted) * self.plain_ms - self.ms
 
 
 @dataclass(repr=False)

@@ -75,6 +75,10 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
     commit_ms = clock.lap()
 
     count, private = sum(len(t) + 1 for t in trees), parts.private
+    read = sum((len(t) + 1) * n for t, n in zip(trees, committed, strict=True))
+    expected = None  # what the tables say of this step: without its drafts, and with them
+    if costs:
+        expected = costs.step(np.array([len(batch), count]), np.array([float(sum(committed)), float(read)]))
     records = []
     for j, request in enumerate(batch):
         logits, tree = rows.logits[j], trees[j]
@@ -105,14 +109,14 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
             probabilities=chances[j],
             # A law is as wide as the vocabulary, and records are kept for the whole answer.
             sampled={node: float(law[tree.tokens[node]]) for node, law in tree.laws.items()},
+            began=clock.begin,
+            plain_ms=None if expected is None else float(expected[0]),
         )
         records.append(record)
         _deliver(request, record, wanted)
-    if parts.meter and costs:
-        read = sum((len(t) + 1) * n for t, n in zip(trees, committed, strict=True))
+    if parts.meter and costs and expected is not None:
         if gate and drafting:
-            sizes, contexts = np.array([len(batch), count]), np.array([float(sum(committed)), float(read)])
-            plain_ms, whole_ms = (costs.step(sizes, contexts) - costs.rest).tolist()
+            plain_ms, whole_ms = (expected - costs.rest).tolist()
             gate.learn(sum(map(len, emitted)), len(batch), clock.total(), costs.rest + plain_ms * verify_ms / whole_ms)
         parts.meter.served(count, float(read), verify_ms, clock.total() - verify_ms - drafting_ms)
     return records
@@ -122,7 +126,7 @@ class _Clock:
     """Wall time in laps, so that the phases of a step add up to the step."""
 
     def __init__(self) -> None:
-        self._begin = self._last = time.perf_counter()
+        self.begin = self._last = time.perf_counter()
 
     def lap(self) -> float:
         now = time.perf_counter()
@@ -130,7 +134,7 @@ class _Clock:
         return ms
 
     def total(self) -> float:
-        return 1e3 * (time.perf_counter() - self._begin)
+        return 1e3 * (time.perf_counter() - self.begin)
 
 
 def _accept(request: Request, tree: DraftTree, logits: FloatArray) -> Path:
