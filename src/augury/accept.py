@@ -30,6 +30,9 @@ from augury.errors import InputError
 from augury.noise import LawArray, race
 from augury.tree import DraftTree, FloatArray, Path
 
+Coins = tuple[float | None, ...]
+"""For each node of a tree the number in (0, 1) that decided on it, or None."""
+
 Law = Callable[[int], LawArray]
 """Row -> the target's processed law f64[V] of the token that follows it; asked once for a row, parents first."""
 
@@ -130,6 +133,22 @@ def block(tree: DraftTree, law: Law, noise: Noise, position: int) -> Path:
     return Path(tuple(range(accepted)), race(residual, noise.exponential(position + accepted, len(residual))))
 
 
+def _tried(tree: DraftTree, path: Path, noise: Noise, position: int) -> Coins:
+    """Of ``rejection``: children of the accepted nodes, up to the one that was accepted."""
+    coins: list[float | None] = [None] * len(tree)
+    for depth, node in enumerate((-1, *path.nodes)):
+        for index, child in enumerate(tree.children(node)):
+            coins[child] = noise.uniform(position + depth, index)
+            if child in path.nodes:
+                break
+    return tuple(coins)
+
+
+def _blocked(tree: DraftTree, path: Path, noise: Noise, position: int) -> Coins:
+    """Of ``block``: that of a node decides whether the chain is kept up to it, unless one before it cannot be."""
+    return tuple(_verdict(noise, position, node + 1) for node in range(len(tree)))
+
+
 @dataclass(frozen=True)
 class AcceptRule:
     """A rule and what it needs.
@@ -138,18 +157,21 @@ class AcceptRule:
         apply: ``walk(tree, drawn)`` or ``rule(tree, law, noise, position)``.
         laws: whether it judges by laws; if not, by the target's drawn tokens.
         trees: whether it takes trees; if not, chains only.
+        coins: ``(tree, path, noise, position)`` -> the chance that decided on each node, None where none did; for
+            those who explain a verdict. None for a rule without chance.
     """
 
     apply: Callable[..., Path]
     laws: bool
     trees: bool
+    coins: Callable[[DraftTree, Path, Noise, int], Coins] | None = None
 
 
 RULES: Mapping[str, AcceptRule] = MappingProxyType(
     {
         "coupled": AcceptRule(walk, laws=False, trees=True),
-        "rejection": AcceptRule(rejection, laws=True, trees=True),
-        "block": AcceptRule(block, laws=True, trees=False),
+        "rejection": AcceptRule(rejection, laws=True, trees=True, coins=_tried),
+        "block": AcceptRule(block, laws=True, trees=False, coins=_blocked),
     }
 )
 """Every acceptance rule by name."""

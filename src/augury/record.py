@@ -52,6 +52,9 @@ class StepRecord:
         began: when the step began, in seconds of ``time.perf_counter``.
         plain_ms: what a step of the same requests would take without any draft, by the engine's cost tables; None
             without tables.
+        requests: requests that shared the step, this one included.
+        coins: if the step was explained and its rule threw some: for each node the number in (0, 1) that decided on
+            it, None for a node that the rule did not come to.
     """
 
     position: int
@@ -71,6 +74,8 @@ class StepRecord:
     sampled: Mapping[int, float] = field(default_factory=dict)
     began: float = 0.0
     plain_ms: float | None = None
+    requests: int = 1
+    coins: tuple[float | None, ...] | None = None
 
     @property
     def drafted(self) -> int:

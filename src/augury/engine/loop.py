@@ -67,6 +67,7 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
 
     paths = [_accept(r, tree, logits) for r, tree, logits in zip(batch, trees, rows.logits, strict=True)]
     chances = [_chances(r, tree, logits) for r, tree, logits in zip(batch, trees, rows.logits, strict=True)]
+    coins = [_coins(r, tree, path) for r, tree, path in zip(batch, trees, paths, strict=True)]
     accept_ms = clock.lap()
 
     emitted = [_emit(r, tree, path) for r, tree, path in zip(batch, trees, paths, strict=True)]
@@ -111,6 +112,8 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
             sampled={node: float(law[tree.tokens[node]]) for node, law in tree.laws.items()},
             began=clock.begin,
             plain_ms=None if expected is None else float(expected[0]),
+            requests=len(batch),
+            coins=coins[j],
         )
         records.append(record)
         _deliver(request, record, wanted)
@@ -229,6 +232,14 @@ def _chances(request: Request, tree: DraftTree, logits: FloatArray) -> tuple[flo
         except Exception:  # a row off the path may have no law; the path's own rows were judged before
             chances.append(float("nan"))
     return tuple(chances)
+
+
+def _coins(request: Request, tree: DraftTree, path: Path) -> tuple[float | None, ...] | None:
+    """The chance that decided on each node, thrown once more: noise is named, so it falls as it fell."""
+    told = RULES[request.rule].coins
+    if not request.switches.explain or told is None or request.sampler.temperature == 0.0 or request.error is not None:
+        return None
+    return told(tree, path, request.accept_noise, request.length)
 
 
 def _deliver(request: Request, record: StepRecord, wanted: tuple[TokenLogprob, ...]) -> None:
