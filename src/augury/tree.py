@@ -222,6 +222,8 @@ class DraftTree:
 
 
 _EMPTY = DraftTree.of([], [], [])
+for _array in (_EMPTY.tokens, _EMPTY.parents, _EMPTY.survival, _EMPTY.source):
+    _array.flags.writeable = False  # one object for all
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 The earlier positions whose contexts share most tokens with the present one vote (``votes.py``). As long as some of
 them are right they vote on; when all were wrong, the text is asked again for who matches now.
 
-State: the index of ``past.py`` over the request, and the voters of its end.
+State: the index of ``past.py`` over the request, and the voters of its end, both as of the last proposal.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from augury.drafters.drafter import Drafter, Observation, View
+from augury.drafters.drafter import Drafter, View
 from augury.drafters.past import Match, Past
 from augury.drafters.survival import Line, Rates, Survival
 from augury.drafters.votes import ESCAPE, RANKS, WEIGHT, Guess, further, grow, score, vote
@@ -21,6 +21,9 @@ from augury.tree import DraftTree
 _ASKED, _ON = 0, RANKS
 _KINDS = (Line(1.2), Line(0.75, -0.8), Line(0.35, -1.9), Line(0.93, -0.2), Line(0.35, -1.05), Line(0.35, -1.6))
 """By rank: guesses of voters just asked for, then of voters that vote on; those no longer hear who disagrees."""
+
+_RECENT = 16
+"""Tokens that are looked at one by one when more have come: what is further back is only indexed."""
 
 
 @dataclass
@@ -63,18 +66,21 @@ class Suffix(Drafter):
 
         return grow(request.guesses, behind, request.rates, limit)
 
-    def observe(self, view: View, seen: Observation) -> None:
-        """Score what would have been guessed, and index what came."""
-        self._caught_up(view)
-
     def close(self, view: View) -> None:
         """Forget the request."""
         self._requests.pop(view.id, None)
 
     def _caught_up(self, view: View) -> _Request:
+        """Score what would have been guessed since the last call, and index what came.
+
+        Not in ``observe``: while nobody is asked to draft, nothing need be kept up.
+        """
         request = self._requests[view.id]
         past = request.past
-        for token in view.tokens[len(past) :].tolist():
+        if len(came := view.tokens[len(past) :]) > _RECENT:
+            past.extend(came[:-_RECENT])
+            request.guesses = self._asked(past)
+        for token in came[-_RECENT:].tolist():
             right = score(request.rates, request.guesses, token)
             past.append(token)
             request.guesses = _guesses(past, right, _ON) if right else self._asked(past)

@@ -86,9 +86,10 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
         hidden = rows.hidden[j] if rows.hidden is not None else None
         wanted = _logprobs(request, tree, paths[j], emitted[j], logits)
         if request.error is None:
-            parts.trust.learn(offers[j].tree, tree, paths[j], request.trust, private)
-            request.trust.learn(offers[j].tree, tree, paths[j])
-            if costs:
+            if len(offers[j].tree):
+                parts.trust.learn(offers[j].tree, tree, paths[j], request.trust, private)
+                request.trust.learn(offers[j].tree, tree, paths[j])
+            if costs and offers[j].asked:
                 told = private.isdisjoint(tree.source[list(paths[j].nodes)].tolist())
                 _learn_asking(parts, request, offers[j], len(tree) + 1, len(emitted[j]), costs, told)
             if request.opened:
@@ -198,8 +199,9 @@ def _seen(
     tree: DraftTree, path: Path, emitted: tuple[int, ...], logits: FloatArray, hidden: FloatArray | None
 ) -> Observation:
     """What a step brought, in arrays that drafters cannot write to."""
-    for array in (tree.tokens, tree.parents, tree.survival, tree.source):
-        array.flags.writeable = False
+    if len(tree):
+        for array in (tree.tokens, tree.parents, tree.survival, tree.source):
+            array.flags.writeable = False
     tokens = frozen(np.asarray(emitted, np.int32))
     return Observation(tree, path, tokens, frozen(logits), None if hidden is None else frozen(hidden))
 
