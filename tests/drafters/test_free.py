@@ -94,7 +94,7 @@ def test_the_longest_match_is_never_lost_as_the_text_grows(begin, more, voters):
     ngram, _ = opened("ngram:max=32", begin)
     for token in more:
         grow(view, [token])
-        suffix.observe(view, None)
+        suffix.propose(view, 1)
         ngram.observe(view, None)
         longest = max([length for _, length in occurrences(view.tokens.tolist())], default=0)
         guesses = suffix._requests[view.id].guesses
@@ -397,3 +397,11 @@ def test_opening_grows_little_more_than_the_prompt(name):
         return min(times)
 
     assert cost(40_000) < 16 * 4 * cost(2500)
+
+
+def test_suffix_that_was_not_asked_for_long_indexes_all_that_came():
+    """What came meanwhile is found again, though only the last tokens were looked at one by one."""
+    drafter, view = opened("suffix", [1, 2, 3])
+    grow(view, [7, 8, 9, 10, 11, *range(20, 80), 7, 8, 9])
+    tree = drafter.propose(view, 2)
+    assert tree.tokens.tolist() == [10, 11]

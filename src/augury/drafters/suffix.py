@@ -67,8 +67,10 @@ class Suffix(Drafter):
         return grow(request.guesses, behind, request.rates, limit)
 
     def close(self, view: View) -> None:
-        """Forget the request."""
-        self._requests.pop(view.id, None)
+        """Forget the request, but for how its last guesses did."""
+        if view.id in self._requests:
+            self._caught_up(view)
+            del self._requests[view.id]
 
     def _caught_up(self, view: View) -> _Request:
         """Score what would have been guessed since the last call, and index what came.
