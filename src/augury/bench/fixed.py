@@ -1,0 +1,207 @@
+"""The rule against fixed settings: each drafter at each length, and chains of drafters of which the first guesses.
+
+    python -m augury.bench.fixed --limit 1 --max-tokens 64
+
+A fixed setting verifies all that is guessed at every step: what other systems are told by an option, here it is a
+measuring aid. Prompts are answered plainly, by the rule, and under every setting in turn. The last row is what somebody
+would have had who knew beforehand which setting is the best for each kind of prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from augury.bench.paired import Pair, arms
+from augury.bench.prompts import Prompt, own, read, select
+from augury.bench.ratios import geometric_mean, interval, median
+from augury.bench.report import commit, machine, table, versions
+from augury.drafters.drafter import Drafter, Observation, View
+from augury.engine.engine import Engine
+from augury.errors import AuguryError
+from augury.sampling import Sampling
+from augury.tree import DraftTree
+
+DRAFTERS = ("ngram", "suffix", "recycle", "lookahead", "self", "eagle")
+LENGTHS = (1, 2, 4, 8)
+CHAINS = (("prediction", "suffix", "self"), ("prediction", "suffix", "eagle"), ("prediction", "ngram", "eagle"))
+RULE = "the rule"
+HINDSIGHT = "best setting of each kind"
+
+
+class First(Drafter):
+    """Of several drafters the first that guesses anything, up to a number of nodes.
+
+    Args:
+        drafters: in order of preference.
+        nodes: that are proposed at most.
+    """
+
+    def __init__(self, drafters: Sequence[Drafter], nodes: int) -> None:
+        self.needs_hidden = any(drafter.needs_hidden for drafter in drafters)
+        self.reads_prediction = any(drafter.reads_prediction for drafter in drafters)
+        self._drafters, self._nodes = drafters, nodes
+
+    def open(self, view: View) -> None:
+        """Begin a request with all of them."""
+        for drafter in self._drafters:
+            drafter.open(view)
+
+    def propose(self, view: View, limit: int) -> DraftTree:
+        """What the first of them guesses that guesses at all."""
+        for drafter in self._drafters:
+            if len(tree := drafter.propose(view, min(limit, self._nodes))):
+                return tree
+        return DraftTree.empty()
+
+    def observe(self, view: View, seen: Observation) -> None:
+        """Show all of them what came."""
+        for drafter in self._drafters:
+            drafter.observe(view, seen)
+
+    def close(self, view: View) -> None:
+        """Let all of them forget the request."""
+        for drafter in self._drafters:
+            drafter.close(view)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One setting over all prompts.
+
+    Attributes:
+        setting: in words.
+        speedup: geometric mean over prompts of the median of a prompt's paired ratios.
+        interval: its 95 % bootstrap interval; None with fewer than three prompts.
+        worst: the least of the prompts'.
+        by_kind: the same mean over the prompts of each kind.
+    """
+
+    setting: str
+    speedup: float
+    interval: tuple[float, float] | None
+    worst: float
+    by_kind: dict[str, float]
+
+
+def settings(engine: Engine) -> list[tuple[str, Drafter]]:
+    """Every fixed setting that the drafters of an engine allow."""
+    there = dict(engine.parts.drafters)
+    singles = [(name,) for name in DRAFTERS]
+    return [
+        (f"{' > '.join(names)}, {nodes}", First([there[name] for name in names], nodes))
+        for names in (*singles, *CHAINS)
+        if all(name in there for name in names)
+        for nodes in LENGTHS
+    ]
+
+
+def measure(
+    rule: Engine, prompts: Sequence[Prompt], *, max_tokens: int, rounds: int, said: bool = True
+) -> dict[str, list[Pair]]:
+    """Pairs of the rule and of every setting, greedy.
+
+    Args:
+        rule: an engine with a table of costs; settings are made of its drafters, and it must be free.
+        prompts: at least one.
+        max_tokens: of each answer.
+        rounds: how often every prompt is answered each way.
+        said: tell on stderr how far it is.
+    """
+    made = settings(rule)
+    found: dict[str, list[Pair]] = defaultdict(list)
+    rule.close()
+    # Without a table of costs all that is guessed is verified.
+    fixed = Engine(rule.target, made, tokenizer=rule.tokenizer, template=rule.template, eos_ids=rule.eos_ids)
+    used = {*DRAFTERS, *(name for chain in CHAINS for name in chain)}
+    names = tuple(name for name, _ in rule.parts.drafters if name in used)
+    against = [(name,) for name, _ in made]
+    answered = zip(
+        arms(rule, prompts, Sampling(), [names], max_tokens=max_tokens, rounds=rounds, warm=True),
+        arms(fixed, prompts, Sampling(), against, max_tokens=max_tokens, rounds=rounds, warm=True),
+        strict=True,
+    )  # a prompt by the rule, the same prompt under every setting, the next prompt
+    for number, (by_rule, by_setting) in enumerate(answered):
+        for name, pair in zip((RULE, *(name for name, _ in made)), [*by_rule, *by_setting], strict=True):
+            found[name].append(pair)
+        if said:
+            print(f"{number + 1} of {rounds * len(prompts)} prompts", file=sys.stderr)
+    return found
+
+
+def standings(found: dict[str, list[Pair]]) -> list[Standing]:
+    """The rule first, then the settings from the fastest to the slowest, hindsight at last."""
+    rows = [_standing(name, pairs) for name, pairs in found.items()]
+    fixed = sorted((row for row in rows if row.setting != RULE), key=lambda row: -row.speedup)
+    prompts = {pair.prompt.id: pair.prompt.kind for pair in found[RULE]}
+    best = {kind: max(row.by_kind[kind] for row in fixed) for kind in prompts.values()}
+    hindsight = geometric_mean([best[kind] for kind in prompts.values()])
+    (rule,) = (row for row in rows if row.setting == RULE)
+    return [rule, *fixed, Standing(HINDSIGHT, hindsight, None, min(best.values()), best)]
+
+
+def _standing(name: str, pairs: Sequence[Pair]) -> Standing:
+    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for pair in pairs:
+        ratios[pair.prompt.kind, pair.prompt.id].append(pair.speedup)
+    each = {key: median(values) for key, values in ratios.items()}
+    kinds = {kind: geometric_mean([r for (k, _), r in each.items() if k == kind]) for kind, _ in each}
+    values = [*each.values()]
+    return Standing(name, geometric_mean(values), interval(values), min(values), kinds)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m augury.bench.fixed", description=__doc__)
+    parser.add_argument("model", nargs="?", default="smollm2-135m")
+    parser.add_argument("--file", type=Path, help="prompts, as for augury bench; the project's own without it")
+    parser.add_argument("--limit", type=int, help="prompts of each kind")
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args(arguments)
+    try:
+        return _run(given)
+    except AuguryError as error:
+        print(f"augury: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(given: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    import augury
+
+    prompts = select(own() if given.file is None else read(given.file), (), given.limit)
+    engine = augury.load(given.model, drafters="auto,ngram,recycle,lookahead", max_num_seqs=2)
+    found = measure(engine, prompts, max_tokens=given.max_tokens, rounds=given.rounds)
+    rows = standings(found)
+    title = f"{len(prompts)} prompts, {given.max_tokens} tokens, {engine.target.info.name}, {engine.target.info.runner}"
+    columns = ("setting", "speed-up", "95 %", "worst prompt", "worst kind", "best kind")
+    cells = [_cells(row) for row in rows]
+    Console().print(table(title, columns, cells))
+    different = sum(pair.same is False for pairs in found.values() for pair in pairs)
+    print(f"{sum(map(len, found.values())) - different} of {sum(map(len, found.values()))} pairs have the same tokens")
+    if given.json:
+        document = {
+            "machine": machine(), "versions": versions(), "commit": commit(), "arguments": {**vars(given)},
+            "standings": [asdict(row) for row in rows],
+        }  # fmt: skip
+        given.json.write_text(json.dumps(document, indent=1, default=str) + "\n", "utf-8")
+    return 1 if different else 0
+
+
+def _cells(row: Standing) -> list[str]:
+    kinds = sorted(row.by_kind.items(), key=lambda one: one[1])
+    between = "-" if row.interval is None else "{:.2f} to {:.2f}".format(*row.interval)
+    least, most = (f"{kind} {ratio:.2f}" for kind, ratio in (kinds[0], kinds[-1]))
+    return [row.setting, f"{row.speedup:.2f}", between, f"{row.worst:.2f}", least, most]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Fixed settings: what they propose, and what their table says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made import pair
+
+import augury
+from augury.bench.fixed import HINDSIGHT, LENGTHS, RULE, First, measure, settings, standings
+from augury.bench.prompts import Prompt
+from augury.drafters.drafter import Drafter
+from augury.tree import DraftTree
+
+
+class _Guesses(Drafter):
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def propose(self, view, limit):
+        return DraftTree.chain(self.tokens[:limit], np.ones(len(self.tokens[:limit]), np.float32))
+
+
+def test_the_first_that_guesses_anything_guesses_alone():
+    silent, one, other = _Guesses([]), _Guesses([1, 2, 3]), _Guesses([7])
+    assert First([silent, one, other], 2).propose(None, 9).tokens.tolist() == [1, 2]
+    assert First([silent, other, one], 8).propose(None, 9).tokens.tolist() == [7]
+    assert First([other, one], 8).propose(None, 0).tokens.tolist() == []
+    assert not len(First([silent], 8).propose(None, 9))
+
+
+def test_hindsight_takes_the_best_setting_of_each_kind():
+    found = {
+        RULE: [pair("a", "qa", 0, 12.0, 10.0), pair("b", "math", 0, 15.0, 10.0)],
+        "slow": [pair("a", "qa", 0, 9.0, 10.0), pair("b", "math", 0, 20.0, 10.0)],
+        "fast": [pair("a", "qa", 0, 13.0, 10.0), pair("b", "math", 0, 15.0, 10.0)],
+    }
+    rows = standings(found)
+    assert [row.setting for row in rows] == [RULE, "fast", "slow", HINDSIGHT]
+    assert rows[-1].by_kind == pytest.approx({"qa": 1.3, "math": 2.0})
+    assert rows[-1].speedup == pytest.approx((1.3 * 2.0) ** 0.5)
+    assert rows[0].worst == pytest.approx(1.2)
+
+
+@pytest.mark.real
+def test_every_setting_answers_as_plain_decoding_does():
+    engine = augury.load("smollm2-135m", drafters="suffix,prediction,self", max_num_seqs=2)
+    names = [name for name, _ in settings(engine)]
+    assert names == [
+        *(f"{who}, {n}" for who in ("suffix", "self") for n in LENGTHS),
+        *(f"prediction > suffix > self, {n}" for n in LENGTHS),
+    ]
+    found = measure(engine, [Prompt("a", "qa", "Count from one to ten.")], max_tokens=12, rounds=1, said=False)
+    assert {*found} == {RULE, *names}
+    assert all(one.same for pairs in found.values() for one in pairs)
+    drafted = {name: found[name][0].drafted.figures for name in names}
+    assert all(drafted[f"self, {n}"].drafted <= n * drafted[f"self, {n}"].steps for n in LENGTHS)
+    assert drafted["self, 4"].accepted > 0
