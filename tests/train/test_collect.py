@@ -18,7 +18,7 @@ from augury.engine.engine import Engine
 from augury.errors import AuguryError, InputError, ModelError
 from augury.models.block import TorchForward
 from augury.models.forward import Forward
-from augury.models.load import Loaded, load_target
+from augury.models.load import Loaded
 from augury.models.native import NativeForward, native_available
 from augury.models.runner import Runner, capacity
 from augury.models.target import TargetInfo
@@ -108,11 +108,11 @@ def test_conversations_begin_in_many_ways_and_all_inside_the_frame(tiny):
     assert all(o.prompt[: len(frame.before)].tolist() == frame.before.tolist() for o in openings)
     turns = [said(tiny, o.prompt[len(frame.before) :]) for o in openings]
     bare = sum(not turn for turn in turns)
-    leads = sum(any(turn.startswith(lead) for lead in LEADS) for turn in turns)
+    leads = sum(turn in LEADS for turn in turns)
     documents = sum("an earlier answer" in turn for turn in turns)
     code = len(turns) - bare - leads - documents
-    assert 35 < bare < 85
-    assert 180 < leads < 260
+    assert 80 < bare < 160
+    assert 120 < leads < 200
     assert 35 < documents < 85
     assert 35 < code < 85
     assert all(o.given == len(o.prompt) - len(frame.before) for o in openings)
@@ -125,19 +125,6 @@ def test_conversations_begin_in_many_ways_and_all_inside_the_frame(tiny):
     assert {(o.turn.temperature, o.turn.top_k, o.turn.top_p) for o in openings} == {(1.0, 50, 0.95)}
     assert len({o.turn.seed for o in openings}) == 400
     assert max(len(o.prompt) for o in openings) < len(frame.before) + max(PASSAGE[1], CONTEXT // 2) + 100
-
-
-@pytest.mark.real
-def test_most_leads_are_about_words_drawn_from_the_vocabulary():
-    model = load_target("smollm2-135m")
-    makes = Inventor(model, 3, lambda _: [])
-    frame = makes.frame
-    turns = [said(model, makes.opening(0, i, 300).prompt[len(frame.before) :]) for i in range(300)]
-    about = [turn.removeprefix(lead) for turn in turns for lead in LEADS if turn.startswith(lead + " ")]
-    leads = sum(any(turn.startswith(lead) for lead in LEADS) for turn in turns)
-    assert 0.6 * leads < len(about) < 0.9 * leads
-    assert all(word.isalpha() for words in about for word in words.split())
-    assert len({words for words in about}) > 0.95 * len(about)
 
 
 def test_the_first_shard_reads_no_earlier_answers(tiny):

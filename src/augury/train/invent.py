@@ -85,15 +85,8 @@ DOCUMENT_TAILS = (
 )
 """Leads stand before what is given, and it is a whole turn; behind tails the target goes on."""
 
-LEAD, CODE, DOCUMENT = 0.55, 0.15, 0.15
+LEAD, CODE, DOCUMENT = 0.40, 0.15, 0.15
 """Shares of conversations that begin so; the others begin with nothing."""
-
-SUBJECT = 0.75
-"""Share of the leads behind which a subject is given: one word or two of the target's vocabulary, drawn blindly. A
-model that chooses its subjects itself chooses the same few again and again."""
-
-COMMON = 1000
-"""First ids of a vocabulary, whose words are no subjects."""
 
 
 @dataclass(frozen=True)
@@ -195,15 +188,8 @@ class Inventor:
         if CODE <= kind < CODE + DOCUMENT and shard > 0:
             return self._around(chance, self._document(chance, shard), DOCUMENT_LEADS, DOCUMENT_TAILS)
         if kind < CODE + DOCUMENT + LEAD or not len(self.frame.before):
-            return self._ids(chance.choice(LEADS) + self._subject(chance)), True
+            return self._ids(chance.choice(LEADS)), True
         return np.empty(0, np.int32), True
-
-    def _subject(self, chance: random.Random) -> str:
-        """What a lead is about, or nothing."""
-        words = _words(self._loaded.tokenizer, self._loaded.target.info.vocab_size)
-        if not words or chance.random() >= SUBJECT:
-            return ""
-        return "".join([chance.choice(words), *([" and" + chance.choice(words)] if chance.random() < 0.4 else [])])
 
     def _around(
         self, chance: random.Random, text: IntArray, leads: Sequence[str], tails: Sequence[str]
@@ -280,13 +266,6 @@ def _answer(kind: float, seed: int) -> Sampling:
     if kind < 0.8:
         return Sampling(temperature=0.7, seed=seed)
     return Sampling(temperature=1.0, top_p=0.95, seed=seed)
-
-
-@functools.lru_cache(maxsize=4)
-def _words(tokenizer: Tokenizer, vocab_size: int) -> Sequence[str]:
-    """Whole words of a vocabulary with the space before them, without the most frequent."""
-    texts = (tokenizer.token_bytes(id).decode(errors="replace") for id in range(COMMON, vocab_size))
-    return [text for text in texts if len(text) > 4 and text[0] == " " and text[1:].isalpha()]
 
 
 @functools.cache
