@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from augury.bench.paired import Arm, Pair, Progress, arms
+from augury.bench.paired import Given, Pair, Progress, arms
 from augury.bench.prompts import Prompt
 from augury.bench.reliability import Trial
 from augury.drafters import make
@@ -13,7 +13,6 @@ from augury.drafters.drafter import Drafter, Observation, View
 from augury.engine.costs import Meter
 from augury.engine.engine import Engine
 from augury.errors import first_line
-from augury.record import RequestRecord
 from augury.sampling import Sampling
 from augury.tree import DraftTree, FloatArray, IntArray
 
@@ -119,11 +118,11 @@ def alone(
         return
     seen: set[tuple[str, str]] = set()
 
-    def taken(prompt: Prompt, arm: Arm, record: RequestRecord) -> None:
-        (spec,) = arm or ("",)
-        if (spec, prompt.id) not in seen:
-            seen.add((spec, prompt.id))
-            tried[spec].trials.append(Trial(record, made[spec].offers()))
+    def taken(given: Given) -> None:
+        for spec in given.arm or ():
+            if (spec, given.prompt.id) not in seen:
+                seen.add((spec, given.prompt.id))
+                tried[spec].trials.append(Trial(given.record, made[spec].offers()))
 
     with Engine(
         base.target, list(made.items()), tokenizer=base.tokenizer, template=base.template, eos_ids=base.eos_ids,

@@ -26,10 +26,30 @@ Progress = Callable[[Prompt], None]
 Arm = tuple[str, ...] | None
 """Names of the drafters that are asked; None asks all."""
 
-Taken = Callable[[Prompt, Arm, RequestRecord], None]
-"""Called with the record of every drafted answer that counts."""
-
 _PLAIN: Arm = ()
+
+
+@dataclass(frozen=True)
+class Given:
+    """An answer that counts, with all that is known of it.
+
+    Attributes:
+        prompt: the prompt.
+        ids: what the engine was asked.
+        arm: who drafted.
+        among: which answer of the prompt it was, in words, whoever drafted.
+        record: what happened.
+    """
+
+    prompt: Prompt
+    ids: str | IntArray
+    arm: Arm
+    among: str
+    record: RequestRecord
+
+
+Taken = Callable[[Given], None]
+"""Called when an answer is there and its time is measured."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +115,16 @@ def run(
     max_tokens: int = 128,
     rounds: int = 2,
     progress: Progress | None = None,
+    taken: Taken | None = None,
 ) -> list[Pair]:
     """Measure every prompt ``rounds`` times with all drafters together; rounds of one prompt are far apart in time.
 
     The engine must be free. A drafter that remembers earlier requests would find each answer in its memory from
     the second round on; measure it with one round.
     """
-    found = arms(engine, prompts, sampling, [None], max_tokens=max_tokens, rounds=rounds, progress=progress)
+    found = arms(
+        engine, prompts, sampling, [None], max_tokens=max_tokens, rounds=rounds, progress=progress, taken=taken
+    )
     return [pair for (pair,) in found]
 
 
@@ -128,7 +151,7 @@ def arms(
         rounds: how often all prompts are answered.
         warm: compute each prompt once, before its answers; then ``end_to_end`` is without the prompt.
         progress: called after every answer.
-        taken: called with what came of every drafted one.
+        taken: called with every answer that counts.
     """
     ids = [question(engine, prompt) for prompt in prompts]
     compared = promised(engine, sampling)
@@ -146,8 +169,8 @@ def arms(
                 engine.generate(ids[number], sampling, max_tokens=1, draft=False)
             for place in [*range(begin, len(ways)), *range(begin)]:
                 answers[place], record = _answer(engine, prompt, ids[number], sampling, max_tokens, ways[place], warm)
-                if place and taken:
-                    taken(prompt, ways[place], record)
+                if taken:
+                    taken(Given(prompt, ids[number], ways[place], f"round {turn + 1}", record))
                 if progress:
                     progress(prompt)
             plain = answers.pop(0)

@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from augury.bench.paired import WARM_UP_TOKENS, Pair, Progress, promised, question
+from augury.bench.paired import WARM_UP_TOKENS, Given, Pair, Progress, Taken, promised, question
 from augury.bench.prompts import Prompt
 from augury.bench.ratios import geometric_mean, interval, median
 from augury.engine.engine import Engine
 from augury.errors import AuguryError
+from augury.record import RequestRecord
 from augury.sampling import Sampling
 from augury.trace.figures import Figures, figures
 from augury.tree import IntArray
@@ -134,6 +135,7 @@ def run(
     max_tokens: int,
     rounds: int,
     progress: Progress | None = None,
+    taken: Taken | None = None,
 ) -> list[Together]:
     """Measure every group ``rounds`` times.
 
@@ -146,6 +148,7 @@ def run(
         max_tokens: of each answer at most.
         rounds: how often all groups are answered both ways.
         progress: called for every prompt of a group when its answers are there.
+        taken: called with every answer that counts.
     """
     asked = groups(prompts, size)
     ids = {prompt.id: question(engine, prompt) for prompt in prompts}
@@ -157,7 +160,11 @@ def run(
         for number, group in enumerate(asked):
             waves: dict[bool, Wave] = {}
             for draft in (False, True) if (turn + number) % 2 == 0 else (True, False):
-                waves[draft] = _wave(engine, group, [ids[p.id] for p in group], sampling, max_tokens, draft)
+                waves[draft], records = _wave(engine, group, [ids[p.id] for p in group], sampling, max_tokens, draft)
+                among = f"{size} at once, group {number + 1}, round {turn + 1}"
+                for prompt, record in zip(group, records, strict=True) if taken else ():
+                    assert taken
+                    taken(Given(prompt, ids[prompt.id], None if draft else (), among, record))
                 for prompt in group if progress else ():
                     assert progress
                     progress(prompt)
@@ -229,7 +236,7 @@ def _wave(
     sampling: Sampling,
     max_tokens: int,
     draft: bool,
-) -> Wave:
+) -> tuple[Wave, list[RequestRecord]]:
     engine.close()  # gives slots and their caches back, so that every answer computes its whole prompt
     reads = draft and engine.reads_prediction
     begin = time.perf_counter()
@@ -246,4 +253,4 @@ def _wave(
         raise AuguryError(f"prompt {group[0].id} was answered from a warm cache, which is no measurement")
     if wave.decode_ms <= 0.0:
         raise AuguryError(f"the phases of {len(group)} requests add up to more than their {wall_ms:.1f} ms")
-    return wave
+    return wave, [result.record for result in results]

@@ -40,18 +40,28 @@ def legible(raw: bytes) -> str:
 
 
 def fates(step: StepRecord) -> list[Fate]:
-    """What became of each node of the step's tree.
+    """What became of each node of the step's tree; see ``judged``."""
+    return judged(step.tree.parents.tolist(), step.path.nodes, len(step.emitted))
+
+
+def judged(parents: Sequence[int], path: Sequence[int], emitted: int) -> list[Fate]:
+    """What became of each node of a tree.
 
     The rule goes down from the root and tries a node's children in order until one is accepted, so the
     siblings behind an accepted node, and all that hangs on a rejected one, are never looked at.
+
+    Args:
+        parents: of the nodes, -1 for the root's children.
+        path: the nodes that the rule accepted.
+        emitted: how many tokens the step added to the answer.
     """
-    kept = {node: place for place, node in enumerate(step.path.nodes)}
+    kept = {node: place for place, node in enumerate(path)}
     settled: set[int] = set()  # parents one of whose children was accepted already
     found: list[Fate] = []
-    for node, parent in enumerate(step.tree.parents.tolist()):
+    for node, parent in enumerate(parents):
         if node in kept:
             settled.add(parent)
-            found.append("accepted" if kept[node] < len(step.emitted) else "cut off")
+            found.append("accepted" if kept[node] < emitted else "cut off")
         elif (parent >= 0 and parent not in kept) or parent in settled:
             found.append("not reached")
         else:

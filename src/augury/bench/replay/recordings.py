@@ -7,6 +7,8 @@ A line of JSON Lines is a conversation in one of three forms; what else it holds
 - ``prompt_ids`` with ``answer_ids``: token ids, as a model read and wrote them.
 
 ``user`` says whose it is, and ``prediction`` (text, or OpenAI's object) what the caller expected the answers to be.
+
+A trace that holds prompts (``--trace FILE --trace-text``) is read as well: each of its requests is a conversation.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +25,8 @@ import numpy as np
 
 from augury.drafters.drafter import tenant_of
 from augury.errors import InputError, first_line
+from augury.trace.log import TraceFile
+from augury.trace.records import requests
 from augury.tree import IntArray
 
 if TYPE_CHECKING:
@@ -38,6 +43,7 @@ MAX_IDS = 1 << 20
 
 _USUAL_IDS = 1 << 18
 _ANSWERS = ("completion", "response", "answer")
+_UNBEGUN = "begun before the trace"
 _EMPTY, _UNASKED, _LONG = "empty", "nothing before them", f"longer than {MAX_TOKENS} tokens with their prompt"
 
 
@@ -46,7 +52,7 @@ class Recording:
     """One answer.
 
     Attributes:
-        line: where its conversation stands in the file; the first is 1.
+        line: where its conversation stands in the file; the first is 1. Of a trace: the number of the request.
         prompt: i32[m], m >= 1.
         answer: i32[n], n >= 1.
         ended: whether the last token of the answer is one that ends it; if not, a limit did.
@@ -104,22 +110,17 @@ def read(
     recordings: list[Recording] = []
     left_out: Counter[str] = Counter()
     conversations = 0
-    for number, line in _lines(path):
-        if conversations == limit:
-            break
-        try:
-            row = _object(line)
-            user, prediction = _user(row), _prediction(row, wording)
-            for prompt, answer in _answers(row, wording, raw, vocab):
-                if why := _unfit(prompt, answer):
-                    left_out[why] += 1
-                    continue
-                cut = answer[:max_tokens]
-                # An end token in the middle did not end this answer, so the last one did not either.
-                ended = int(cut[-1]) in ends and ends.isdisjoint(cut[:-1].tolist())
-                recordings.append(Recording(number, prompt, cut, ended, user, prediction))
-        except InputError as error:
-            raise InputError(f"{path.name} line {number}: {error}") from None
+    found = _traced(path, vocab, left_out) if _is_trace(path) else _logged(path, wording, raw, vocab)
+    for conversation in islice(found, limit):
+        for one in conversation:
+            if why := _unfit(one.prompt, one.answer):
+                left_out[why] += 1
+                continue
+            cut = one.answer[:max_tokens]
+            # An end token in the middle did not end this answer, so the last one did not either.
+            ended = int(cut[-1]) in ends and ends.isdisjoint(cut[:-1].tolist())
+            ended = ended or (one.ended and len(cut) == len(one.answer))
+            recordings.append(replace(one, answer=cut, ended=ended))
         conversations += 1
     if not recordings:
         why = "; ".join(f"{count} {what}" for what, count in left_out.items()) or "no conversation has one"
@@ -127,6 +128,47 @@ def read(
     if wording is None:
         vocab = max(_USUAL_IDS, 1 + max(int(ids.max()) for r in recordings for ids in (r.prompt, r.answer)))
     return Log(recordings, conversations, dict(left_out), vocab)
+
+
+def _logged(path: Path, wording: Wording | None, raw: bool, vocab: int) -> Iterator[list[Recording]]:
+    """The answers of each line."""
+    for number, line in _lines(path):
+        try:
+            row = _object(line)
+            user, prediction = _user(row), _prediction(row, wording)
+            found = [
+                Recording(number, prompt, answer, False, user, prediction)
+                for prompt, answer in _answers(row, wording, raw, vocab)
+            ]
+        except InputError as error:
+            raise InputError(f"{path.name} line {number}: {error}") from None
+        yield found
+
+
+def _is_trace(path: Path) -> bool:
+    """Whether the first line is a trace's."""
+    _, line = next(_lines(path), (1, b""))
+    try:
+        return "augury_trace" in _object(line)
+    except InputError:
+        return False
+
+
+def _traced(path: Path, vocab: int, left_out: Counter[str]) -> Iterator[list[Recording]]:
+    """The answer of each request of a trace."""
+    found = TraceFile(path)
+    if not found.header["text"]:
+        raise InputError(f"{path.name} is a trace without prompts; write it with --trace-text to replay it")
+    for one in requests(found.header, found):
+        begin, record = one.begin or {}, one.record
+        if "prompt" not in begin:
+            left_out[_UNBEGUN] += 1
+            yield []
+            continue
+        answer = [token for step in record.steps for token in step.emitted]
+        ids = {"prompt": begin["prompt"], "answer": answer}
+        prompt, said = (_ids(ids, key, vocab) for key in ids)
+        yield [Recording(one.id, prompt, said, record.finish == "stop" and answer[-1:] == [record.stop])]
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
