@@ -154,7 +154,8 @@ def test_every_command_in_the_documents_is_one_that_this_version_takes():
         assert verb in verbs, f"{name}: augury {verb}"
         if not words:  # a verb that is spoken of
             continue
-        if words[-1].startswith("--"):
+        switches = {name for option in verbs[verb].params if getattr(option, "is_flag", False) for name in option.opts}
+        if words[-1].startswith("--") and words[-1] not in switches:
             words.append("x")  # a mention of a flag, without its value
         verbs[verb].make_context(verb, words)  # reads the words and runs nothing
 

@@ -258,6 +258,9 @@ def test_here_without_the_compiled_forward_says_what_else_to_give(monkeypatch):
         ([*SMALL, "--overhead", "-1"], "--overhead is -1; it must be a number 0 or more, the nearest choice is 0"),
         ([*SMALL, "--acceptance", "1.5"], "--acceptance: acceptance 1.5 is outside 0 to 1"),
         ([*SMALL, "--params", "70"], "--params '70' is not a number of parameters"),
+        ([*SMALL, "--params", "smollm2-135m"], "a model whose files are here is given by --model"),
+        (["--draft", "8B@0.8", "--model", "70B", "--hardware", "H100"], "--model 70B is a size"),
+        (["--draft", "8B@0.8", "--params", "", "--model", "x"], "--params and --model exclude each other"),
         ([*SMALL, "--bits", "5"], "unknown precision of --bits '5'"),
         ([*SMALL, "--kv-bytes", "-1"], "--kv-bytes is -1; it must be 0 or more, and a model of this size has about"),
         ([*SMALL, "--batch", "1,x"], "--batch '1,x' is not a comma list of whole numbers"),
@@ -289,6 +292,10 @@ def test_a_context_that_the_loaded_model_does_not_hold(timed):
     args = ("--measure", "--model", "toy", "--draft", "copy@0.5", "--context")
     assert f"the nearest is {timed.info.context - 1}" in run(*args, 10**6, code=2).stderr
     assert "the nearest is 1" in run(*args, 0, code=2).stderr
+
+
+def test_a_context_that_nothing_holds():
+    assert "'--context'" in run(*SMALL, "--context", 10**12, code=2).stderr
 
 
 def test_a_plan_on_paper_imports_no_torch():

@@ -13,7 +13,9 @@ from augury.cli import index, memory
 from augury.cli.flags import spread
 from augury.cli.terminal import INTERRUPTED, guarded
 
-VERBS = ("generate", "chat", "serve", "explain", "check", "info", "drafters", "bench", "plan", "replay", "train")
+VERBS = (
+    "generate", "chat", "serve", "explain", "trace", "check", "info", "drafters", "bench", "plan", "replay", "train",
+)  # fmt: skip
 
 app = typer.Typer(
     name="augury",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,10 +15,12 @@ from typer import Option
 
 from augury.cli.flags import Guessing, Loading
 from augury.cli.terminal import DIFFERS, answering, check_output, note, show
+from augury.cli.tracing import Trace, Tracing
 from augury.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from augury.bench.document import Run
+    from augury.bench.paired import Given, Taken
     from augury.bench.prompts import Prompt
     from augury.engine.engine import Engine
     from augury.models.target import TargetInfo
@@ -35,6 +37,7 @@ def bench(
     context: typer.Context,
     loading: Loading,
     guessing: Guessing,
+    tracing: Tracing,
     each: Annotated[
         bool,
         Option(
@@ -86,6 +89,7 @@ def bench(
         return
     sizes = _sizes(batch)
     _check(guessing, each)
+    tracing.check()
     from augury.bench.adversarial import chosen
     from augury.bench.document import document
     from augury.bench.prompts import read, select
@@ -101,16 +105,20 @@ def bench(
         "max_tokens": max_tokens, "temperature": temperature, "seed": seed, "rounds": rounds, "batch": batch,
     }  # fmt: skip
     target = loading.engine("none", guessing.acceptance, measure=False).target.info if each else None
-    for number, drafters in enumerate(_sets(guessing, target)):
-        with _memory(sizes[-1]):
-            engine = loading.engine(drafters, guessing.acceptance, requests=sizes[-1])
-            if number == 0:
-                note(f"{len(prompts)} prompts on {engine.target.info.name}, {engine.target.info.runner}")
-            for sampling in samplings:
-                runs.append(_measure(engine, drafters, prompts, sampling, sizes, max_tokens, rounds))
-                # Whatever becomes of the runs to come, what was measured is kept.
-                _keep(document(arguments, engine.target.info, runs), json_out, html)
-                _show_run(runs[-1], markdown)
+    with ExitStack() as opened:
+        trace: Trace | None = None
+        for number, drafters in enumerate(_sets(guessing, target)):
+            with _memory(sizes[-1]):
+                engine = loading.engine(drafters, guessing.acceptance, requests=sizes[-1])
+                if number == 0:
+                    note(f"{len(prompts)} prompts on {engine.target.info.name}, {engine.target.info.runner}")
+                trace = trace or opened.enter_context(tracing.opened(engine, "bench"))
+                for sampling in samplings:
+                    taken = _taken(trace, engine, drafters, sampling)
+                    runs.append(_measure(engine, drafters, prompts, sampling, sizes, max_tokens, rounds, taken))
+                    # Whatever becomes of the runs to come, what was measured is kept.
+                    _keep(document(arguments, engine.target.info, runs), json_out, html)
+                    _show_run(runs[-1], markdown)
     _show_all(runs, markdown)
     _end(runs)
 
@@ -178,6 +186,7 @@ def _measure(
     sizes: Sequence[int],
     max_tokens: int,
     rounds: int,
+    taken: Taken,
 ) -> Run:
     """Answer all prompts both ways, one at a time and then several at once."""
     from augury.bench import paired, together
@@ -185,16 +194,27 @@ def _measure(
 
     answers = sum(size * len(together.groups(prompts, size)) for size in sizes) * rounds * 2
     with answering(drafters, answers) as told:
-        pairs = paired.run(engine, prompts, sampling, max_tokens=max_tokens, rounds=rounds, progress=told)
+        pairs = paired.run(engine, prompts, sampling, max_tokens=max_tokens, rounds=rounds, progress=told, taken=taken)
         alone = together.answered_alone(pairs)
         several = [
             one
             for size in sizes[1:]
             for one in together.run(
-                engine, prompts, sampling, size, alone, max_tokens=max_tokens, rounds=rounds, progress=told
+                engine, prompts, sampling, size, alone, max_tokens=max_tokens, rounds=rounds, progress=told, taken=taken
             )
         ]
     return Run(drafters, sampling.temperature, pairs, several)
+
+
+def _taken(trace: Trace, engine: Engine, drafters: str, sampling: Sampling) -> Taken:
+    """Writes every answer to the trace, when its time is measured."""
+    run = f"{drafters}, temperature {sampling.temperature:g}"
+
+    def taken(given: Given) -> None:
+        label = "plain" if given.arm == () else "drafted"
+        trace.add(given.record, engine, given.ids, sampling, label, f"{given.prompt.id}, {given.among}, {run}")
+
+    return taken
 
 
 def _show_kept(context: typer.Context, kept: Path, html: Path | None, markdown: bool) -> None:

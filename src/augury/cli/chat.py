@@ -17,6 +17,7 @@ from typer import Option
 from augury.cli.flags import Belonging, Ending, Guessing, Law, Loading
 from augury.cli.ribbon import Pen, Ribbon
 from augury.cli.terminal import INTERRUPTED, note
+from augury.cli.tracing import Trace, Tracing
 from augury.errors import AuguryError, InputError, UnknownName
 from augury.trace.figures import line
 
@@ -43,6 +44,7 @@ def chat(
     belonging: Belonging,
     law: Law,
     ending: Ending,
+    tracing: Tracing,
     system: Annotated[str | None, Option(help="System prompt.", rich_help_panel="Prompt")] = None,
     show_drafts: Annotated[
         bool, Option("--show-drafts", help="Mark what each drafter guessed.", rich_help_panel="Output")
@@ -52,13 +54,15 @@ def chat(
     """Talk with a model; /help lists what can be typed."""
     ending.check(law)
     belonging.check()
+    tracing.check()
     engine = loading.engine(guessing.drafters, guessing.acceptance)
     if engine.template is None:
         raise InputError(f"{engine.target.info.name} has no chat template; use augury generate --raw")
-    room = _Chat(engine, law.sampling(engine), ending, belonging.cache_salt, system, show_drafts, stats)
-    if sys.stdin.isatty():
-        note(f"{engine.target.info.name}, {engine.target.info.runner}; /help for help, Ctrl-D leaves")
-    room.run()
+    with tracing.opened(engine, "chat") as trace:
+        room = _Chat(engine, law.sampling(engine), ending, belonging.cache_salt, system, show_drafts, stats, trace)
+        if sys.stdin.isatty():
+            note(f"{engine.target.info.name}, {engine.target.info.runner}; /help for help, Ctrl-D leaves")
+        room.run()
 
 
 class _Chat:
@@ -73,8 +77,10 @@ class _Chat:
         system: str | None,
         show_drafts: bool,
         stats: bool,
+        trace: Trace,
     ) -> None:
         self._engine = engine
+        self._trace = trace
         self._sampling = sampling
         self._ending = ending
         self._cache_salt = cache_salt
@@ -134,14 +140,16 @@ class _Chat:
         ribbon = Ribbon(self._engine.tokenizer.incremental(prompt.tolist()))
         text = ""
         with _stoppable() as stopped:
+            sampling = self._trace.seeded(self._sampling)
             stream = self._engine.stream(
                 prompt,
-                self._sampling,
+                sampling,
                 max_tokens=self._ending.max_tokens,
                 stop=self._ending.stop,
                 ignore_eos=self._ending.ignore_eos,
                 cache_salt=self._cache_salt,
             )
+            stream = self._trace.follow(stream, self._engine, prompt, sampling)
             try:
                 for chunk in stream:
                     self._pen.write(ribbon.pieces(chunk) if self._show_drafts else [(chunk.text, None)])

@@ -28,7 +28,12 @@ def configured(context: typer.Context, path: Path | None) -> Path | None:
 
 def _flags(context: typer.Context, path: Path) -> dict[str, object]:
     """The file's values by the names of parameters, as text where a flag would be given as text."""
-    known = {p.name: p for p in context.command.params if p.name not in (None, "config", "help")}
+    # What is hidden is there for its error alone.
+    known = {
+        p.name: p
+        for p in context.command.params
+        if p.name not in (None, "config", "help") and not getattr(p, "hidden", False)
+    }
     found: dict[str, object] = {}
     for key, value in _mapping(path).items():
         name = str(key).replace("-", "_")

@@ -12,6 +12,7 @@ from typer import Option
 from augury.cli.flags import Asking, Belonging, Ending, Expecting, Guessing, Law, Loading, Shaping
 from augury.cli.ribbon import Pen, Ribbon
 from augury.cli.terminal import note
+from augury.cli.tracing import Tracing
 from augury.errors import InputError
 from augury.trace.explain import legible
 from augury.trace.figures import figures, line
@@ -32,6 +33,7 @@ def generate(
     law: Law,
     shaping: Shaping,
     ending: Ending,
+    tracing: Tracing,
     show_drafts: Annotated[
         bool, Option("--show-drafts", help="Mark what each drafter guessed.", rich_help_panel="Output")
     ] = False,
@@ -52,6 +54,7 @@ def generate(
     asking.check()
     ending.check(law)
     belonging.check()
+    tracing.check()
     drafters = expecting.drafters(guessing)
     if as_json and show_drafts:
         raise InputError("--json names the drafter of every token by itself; leave out --show-drafts")
@@ -62,29 +65,33 @@ def generate(
     prediction = expecting.text()
     engine = loading.engine(drafters, guessing.acceptance)
     prompt = asking.ids(engine, text)
-    stream = engine.stream(
-        prompt,
-        replace(law.sampling(engine), grammar=None if form is None else engine.grammar(*form)),
-        max_tokens=ending.max_tokens,
-        stop=ending.stop,
-        ignore_eos=ending.ignore_eos,
-        prediction=prediction,
-        logprobs=logprobs,
-        cache_salt=belonging.cache_salt,
-    )
+    sampling = law.sampling(engine)
     assert engine.tokenizer is not None
-    if as_json:
-        _print_json(list(stream), engine.tokenizer)
-        return
-    pen = Pen(sys.stdout, [name for name, _ in engine.parts.drafters])
-    ribbon = Ribbon(engine.tokenizer.incremental(prompt.tolist()))
-    entries: list[TokenLogprob] = []
-    try:
-        for chunk in stream:
-            pen.write(ribbon.pieces(chunk) if show_drafts else [(chunk.text, None)])
-            entries += chunk.logprobs
-    finally:
-        print(flush=True)
+    with tracing.opened(engine, "generate") as trace:
+        sampling = trace.seeded(sampling)
+        stream = engine.stream(
+            prompt,
+            replace(sampling, grammar=None if form is None else engine.grammar(*form)),
+            max_tokens=ending.max_tokens,
+            stop=ending.stop,
+            ignore_eos=ending.ignore_eos,
+            prediction=prediction,
+            logprobs=logprobs,
+            cache_salt=belonging.cache_salt,
+        )
+        stream = trace.follow(stream, engine, prompt, sampling)
+        if as_json:
+            _print_json(list(stream), engine.tokenizer)
+            return
+        pen = Pen(sys.stdout, [name for name, _ in engine.parts.drafters])
+        ribbon = Ribbon(engine.tokenizer.incremental(prompt.tolist()))
+        entries: list[TokenLogprob] = []
+        try:
+            for chunk in stream:
+                pen.write(ribbon.pieces(chunk) if show_drafts else [(chunk.text, None)])
+                entries += chunk.logprobs
+        finally:
+            print(flush=True)
     if show_drafts:
         note(pen.legend())
     for entry in entries:

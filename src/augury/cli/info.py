@@ -138,11 +138,12 @@ def _table(engine: Engine, meter: Meter, threads: int | None) -> CostTable:
     """
     from augury.bench.report import machine, versions
     from augury.engine.engine import Engine
+    from augury.engine.kept import measured_on
     from augury.engine.tables import CostTable
 
     info = engine.target.info
     profiled, count = meter.costs, min(_SERVED, info.context // 2)
     with Engine(engine.target, meter=meter) as plain:
         plain.generate([token % info.vocab_size for token in range(count)], max_tokens=count)
-    of = {"model": info.name, "runner": info.runner, "dtype": info.dtype, "threads": threads or "all", **machine()}
-    return CostTable(replace(profiled, rest=meter.costs.rest), {**of, "augury": versions()["augury"]})
+    of = {**measured_on(info, threads), "system": machine()["system"], "augury": versions()["augury"]}
+    return CostTable(replace(profiled, rest=meter.costs.rest), of)

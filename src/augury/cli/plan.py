@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _CONTEXT = 1024
 _MOST_REQUESTS = 65536
+_MOST_CONTEXT = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ def plan(
     ] = None,
     batch: Annotated[str, Option(help="Comma list of requests that decode together.")] = "1,2,4,8,16,32,64,128,256",
     context: Annotated[
-        int | None, Option(help="Tokens that each request holds.", min=0, show_default=str(_CONTEXT))
+        int | None,
+        Option(help="Tokens that each request holds.", min=0, max=_MOST_CONTEXT, show_default=str(_CONTEXT)),
     ] = None,
     markdown: Annotated[bool, Option("--markdown", help="Tables as Markdown.", rich_help_panel="Output")] = False,
     json_out: Annotated[
@@ -234,15 +236,23 @@ def _batches(text: str) -> list[int]:
 
 def _target(params: str | None, model: str | None, bits: str | None, kv_bytes: float | None) -> Shape:
     """The target's shape."""
-    from augury.bench.plan.sizes import amount, of_model, of_size, precision
+    from augury.bench.plan.sizes import amount, is_amount, of_model, of_size, precision
 
     if (params is None) == (model is None):
-        both = "exclude each other; give one of them" if params else "are both missing; give one, as in --params 70B"
+        both = (
+            "exclude each other; give one of them"
+            if params is not None
+            else "are both missing; give one, as in --params 70B"
+        )
         raise InputError(f"--params and --model {both}")
     kept = precision(bits or "16", "--bits")
     if params is not None:
-        shape = of_size(params.strip(), amount(params, "--params"), kept)
+        hint = "; a model whose files are here is given by --model"
+        shape = of_size(params.strip(), amount(params, "--params", hint), kept)
     else:
+        if is_amount(model or "") and not Path(model or "").exists():
+            raise InputError(f"--model {model} is a size, and --model takes a model whose files are here; "
+                             f"give --params {model}")  # fmt: skip
         shape = of_model(model or "", kept)
     if kv_bytes is None:
         return shape
@@ -311,13 +321,14 @@ def _timed(
     """Costs measured on a loaded target; and what was measured, in one line."""
     from augury.bench.plan.gain import Guesser
     from augury.bench.plan.measured import check, draft_ms, verify_ms
+    from augury.bench.plan.sizes import name_of
     from augury.engine.costs import profile
 
     if model is None:
         raise InputError("--measure needs a model to load: --model smollm2-135m, a directory or a GGUF file")
     for one in drafts:
         check(one)
-    if seen is not None and seen.model != model and seen.model != Path(model).resolve().stem:
+    if seen is not None and seen.model not in (model, name_of(model)):
         raise InputError(f"--bench measured {seen.model}, and --model is {model}; give the same")
     target = running.load(model, "none", "coupled", measure=False).target
     if not 0 < context < target.info.context:

@@ -68,7 +68,7 @@ class Replaying:
 
 def replay(
     replaying: Replaying,
-    log: Annotated[Path, Argument(help="JSONL: messages, prompt and answer, or ids; a conversation a line.")],
+    log: Annotated[Path, Argument(help="JSONL: messages, texts or ids, a conversation a line; or a trace with text.")],
     markdown: Annotated[bool, Option("--markdown", help="The table as Markdown.", rich_help_panel="Output")] = False,
     json_out: Annotated[
         Path | None, Option("--json", help="Write everything to a file.", rich_help_panel="Output")

@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import os
 import signal
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ import augury
 from augury.api import AUTO
 from augury.cli.configuration import configured
 from augury.cli.flags import Guessing, Running
-from augury.cli.terminal import note
+from augury.cli.terminal import check_output, note
 from augury.drafters import split
 from augury.errors import InputError, MissingPackage, UnknownName
 
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     from augury.engine.engine import Engine
     from augury.server.settings import Settings
     from augury.server.speculative import Speculation
+    from augury.server.tracing import Tap
 
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BYTES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -135,6 +136,22 @@ class Admitting:
         Option("--allow-priority", help="Requests may say which of them come first.",
                rich_help_panel="Access and limits"),
     ] = False  # fmt: skip
+    default_max_tokens: Annotated[
+        int | None,
+        Option(
+            help="Tokens of an answer whose request says nothing.",
+            show_default="what the context holds; of completions 16",
+            rich_help_panel="Access and limits",
+        ),
+    ] = None
+    max_tokens_limit: Annotated[
+        int | None,
+        Option(
+            help="Tokens of an answer that a request may ask for.",
+            show_default="what the context holds",
+            rich_help_panel="Access and limits",
+        ),
+    ] = None
     max_body_bytes: Annotated[
         int, Option(help="Of a request's body.", rich_help_panel="Access and limits")
     ] = 8 << 20  # fmt: skip
@@ -150,10 +167,18 @@ class Admitting:
             ("max_total_body_bytes", self.max_body_bytes),
         ):  # fmt: skip
             _at_least(name, getattr(self, name), least)
-        if any(not key for key in self.api_key):
-            raise InputError("--api-key is empty; leave it out to ask for none")
-        if any(key != key.strip() for key in self.api_key):
-            raise InputError("--api-key begins or ends with white space, which headers do not carry; leave it out")
+        for name in ("default_max_tokens", "max_tokens_limit"):
+            if (given := getattr(self, name)) is not None:
+                _at_least(name, given, 1)
+        if None not in (self.default_max_tokens, self.max_tokens_limit):
+            assert self.default_max_tokens is not None
+            assert self.max_tokens_limit is not None
+            if self.default_max_tokens > self.max_tokens_limit:
+                raise InputError(
+                    f"--default-max-tokens is {self.default_max_tokens}, above --max-tokens-limit "
+                    f"{self.max_tokens_limit}; give the same or less"
+                )
+        _keys("--api-key", self.api_key)
         if self.kv_cache_memory_bytes is not None:
             _bytes("kv_cache_memory_bytes", self.kv_cache_memory_bytes)
 
@@ -202,6 +227,69 @@ class Streaming:
         _one_of("per_request_spec_decode_metrics", self.per_request_spec_decode_metrics, get_args(Amount))
         _at_least("stream_interval", self.stream_interval, 1)
         _at_least("sse_keep_alive_interval", self.sse_keep_alive_interval, 0)
+
+
+@dataclass(frozen=True)
+class Showing:
+    """What can be seen of drafting, and by whom."""
+
+    page: Annotated[
+        bool | None,
+        Option(
+            "--page/--no-page",
+            help="Serve the page at /.",
+            show_default="on a loopback address",
+            rich_help_panel="Page and trace",
+        ),
+    ] = None
+    trace: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Write every step into a file, too.", show_default="none",
+               rich_help_panel="Page and trace"),
+    ] = None  # fmt: skip
+    trace_bytes: Annotated[
+        str,
+        Option(
+            metavar="BYTES",
+            help="Of the steps that are kept for the page, and of the file; 0 keeps none.",
+            rich_help_panel="Page and trace",
+        ),
+    ] = "64M"
+    trace_text: Annotated[
+        bool, Option("--trace-text", help="Keep prompts and texts, too.", rich_help_panel="Page and trace")
+    ] = False
+    trace_key: Annotated[
+        list[str],
+        Option(
+            metavar="KEY",
+            envvar="AUGURY_TRACE_KEY",
+            help="Opens /trace, which other keys then do not; repeatable.",
+            show_default="none",
+            rich_help_panel="Page and trace",
+        ),
+    ] = field(default_factory=list)
+
+    @property
+    def room(self) -> int:
+        """Bytes of ring and file; 0 where nothing is traced."""
+        return 0 if self.trace_bytes == "0" else _bytes("trace_bytes", self.trace_bytes)
+
+    def check(self, stream_mode: str) -> None:
+        """Refuse what contradicts itself."""
+        from augury.trace.ring import LEAST
+
+        if 0 < self.room < LEAST:
+            raise InputError(f"--trace-bytes is {self.trace_bytes}; it must be 0, or {LEAST} or more")
+        if not self.room and (self.trace is not None or self.trace_text):
+            other = "--trace" if self.trace is not None else "--trace-text"
+            raise InputError(f"--trace-bytes 0 and {other} exclude each other; leave one of them out")
+        if stream_mode == "private" and self.trace is not None:
+            raise InputError(
+                "--stream-mode private and --trace exclude each other: a trace tells what users were told; "
+                "leave one of them out"
+            )
+        _keys("--trace-key", self.trace_key)
+        check_output("--trace", self.trace)
 
 
 @dataclass(frozen=True)
@@ -263,14 +351,19 @@ def serve(
     listening: Listening,
     admitting: Admitting,
     streaming: Streaming,
+    showing: Showing,
     model: Annotated[str, Argument(help="Embedded name, directory or GGUF file.")] = "smollm2-135m",
+    model_option: Annotated[str | None, Option("--model", hidden=True)] = None,
 ) -> None:
     """Serve a model over HTTP: chat, completions, responses, metrics."""
     for package in _PACKAGES:
         if importlib.util.find_spec(package) is None:
             raise MissingPackage("augury serve", package, "pip install 'augury[server]'")
+    if model_option is not None:
+        raise InputError(f"the model is an argument: augury serve {model_option}")
     admitting.check()
     streaming.check()
+    showing.check(streaming.stream_mode)
     _at_least("shutdown_timeout", listening.shutdown_timeout, 0)
     _one_of("metrics_compat", listening.metrics_compat, ("vllm", "none"))
     asked = drafting.speculation(guessing)
@@ -279,7 +372,7 @@ def serve(
             "--stream-mode private and the drafter memory exclude each other: it keeps what users were told; "
             "leave one of them out"
         )
-    settings = _settings(listening, admitting, streaming)
+    settings = _settings(listening, admitting, streaming, showing)
 
     from augury.models.load import check_model
     from augury.server.running import listen
@@ -292,37 +385,57 @@ def serve(
     _log()
 
     from augury.engine.service import Room, Service, Watch
+    from augury.server.asking import prepare
     from augury.server.log import Log
     from augury.server.metrics import Metrics
     from augury.server.running import Front
     from augury.server.telemetry import Both, Continued, Spans, provider
+    from augury.server.tracing import Recorder
 
     front = Front(port)
     tracers = provider(listening.otlp_traces_endpoint, os.environ)
     slots = admitting.slots(model, running)
     engine = running.load(model, asked.drafters, asked.acceptance or "coupled", True, slots, asked.deepest)
+    prepare(engine)
     settings = replace(settings, names=tuple(listening.served_model_name) or (engine.target.info.name,))
 
     from augury.server.app import create_app
 
     metrics = Metrics(settings.names[0], settings.metrics_compat_vllm)
     watch: Watch = metrics if tracers is None else Both(metrics, Spans(settings.names[0], tracers))
+    tap = _tap(engine, settings, showing)
+    watch = watch if tap is None else Both(watch, tap)
     service = Service(engine, Room(admitting.max_num_queued_reqs, admitting.max_num_queued_tokens), watch)
-    app = create_app(service, settings, metrics)
+    app = create_app(service, settings, metrics, tap)
     front.open(app if tracers is None else Continued(app))
-    _introduce(engine, settings, front.address)
-    raise typer.Exit(front.run(service, listening.shutdown_timeout, Log(metrics, service).tick, note))
+    _introduce(engine, settings, front.address, tap, showing)
+    with ExitStack() as stack:
+        if tap is not None:
+            stack.enter_context(Recorder(tap, service, showing.trace, showing.room, metrics.unwritten))
+        code = front.run(service, listening.shutdown_timeout, Log(metrics, service).tick, note)
+    raise typer.Exit(code)
 
 
-def _settings(listening: Listening, admitting: Admitting, streaming: Streaming) -> Settings:
+def _tap(engine: Engine, settings: Settings, showing: Showing) -> Tap | None:
+    """What keeps the steps, where somebody may see them or they go into a file."""
+    from augury.server.settings import hides_traces
+    from augury.server.tracing import Tap, Teller
+    from augury.trace.ring import Ring
+
+    if not showing.room or (showing.trace is None and hides_traces(settings)):
+        return None
+    return Tap(Teller(engine, name=settings.names[0]), Ring(showing.room), showing.trace_text)
+
+
+def _settings(listening: Listening, admitting: Admitting, streaming: Streaming, showing: Showing) -> Settings:
     """What the flags say to who answers."""
-    from augury.server.settings import Settings
+    from augury.server.settings import LOOPBACK, Settings
 
     hosts = tuple(host for given in admitting.allowed_hosts for host in given.split(",") if host)
     figures = streaming.per_request_spec_decode_metrics
     return Settings(
         api_keys=tuple(admitting.api_key),
-        hosts=hosts or ((*_LOOPBACK, listening.host) if listening.local else ()),
+        hosts=hosts or ((*LOOPBACK, listening.host) if listening.local else ()),
         max_body=admitting.max_body_bytes,
         max_bodies=admitting.max_total_body_bytes,
         allow_priority=admitting.allow_priority,
@@ -337,10 +450,15 @@ def _settings(listening: Listening, admitting: Admitting, streaming: Streaming) 
         requests_at_once=admitting.max_requests_per_key,
         requests_per_minute=admitting.requests_per_minute,
         metrics_compat_vllm=listening.metrics_compat == "vllm",
+        default_max_tokens=admitting.default_max_tokens,
+        max_tokens_limit=admitting.max_tokens_limit,
+        page=listening.local if showing.page is None else showing.page,
+        trace_keys=tuple(showing.trace_key),
+        local=listening.local,
     )
 
 
-def _introduce(engine: Engine, settings: Settings, address: str) -> None:
+def _introduce(engine: Engine, settings: Settings, address: str, tap: Tap | None, showing: Showing) -> None:
     """Say what is served, with what, and where, on stderr."""
     info = engine.target.info
     names = [name for name, _ in engine.parts.drafters]
@@ -355,6 +473,16 @@ def _introduce(engine: Engine, settings: Settings, address: str) -> None:
         "keys": f"{keys} API key{'s' if keys > 1 else ''}" if keys else "none needed",
         "address": f"{address}/v1",
     }
+    if settings.page:
+        rows["page"] = f"{address}/"
+    if tap is not None:
+        from augury.server.settings import hides_traces
+
+        kept = ["in memory"] if not hides_traces(settings) else []
+        kept += [] if showing.trace is None else [f"in {showing.trace}"]
+        rows["trace"] = (
+            f"{' and '.join(kept)}, {showing.trace_bytes} bytes, {'with' if showing.trace_text else 'no'} texts"
+        )
     note(f"augury {augury.__version__} is ready")
     for name, value in rows.items():
         note(f"  {name:<12}{value}")
@@ -369,6 +497,14 @@ def _log() -> None:
 def _give_up(number: int, _: FrameType | None) -> NoReturn:
     """SIGTERM while a model loads."""
     raise SystemExit(128 + number)
+
+
+def _keys(flag: str, keys: list[str]) -> None:
+    """Refuse keys that no request can show."""
+    if any(not key for key in keys):
+        raise InputError(f"{flag} is empty; leave it out to ask for none")
+    if any(key != key.strip() for key in keys):
+        raise InputError(f"{flag} begins or ends with white space, which headers do not carry; leave it out")
 
 
 def _at_least(name: str, value: float, least: float) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from augury.bench.plan.hardware import PRESETS, preset
 from augury.bench.plan.roofline import PRECISIONS, Hardware, Shape, forward, free_rows, held
-from augury.bench.plan.sizes import amount, head_of, in_bits, of_model, of_size, precision
+from augury.bench.plan.sizes import amount, head_of, in_bits, name_of, of_model, of_size, precision
 from augury.errors import InputError, ModelError, UnknownName
 
 ROUND = Hardware("round", 1000.0, 100.0, 200.0)  # 1 GB a millisecond, 0.1 T products a millisecond
@@ -193,6 +193,15 @@ def test_a_directory_is_read_from_its_config(tmp_path):
     per_layer = 8 * (4 + 2 + 2) * 2 + 8 * 8 + 3 * 8 * 16 + 2 * 8
     assert untied.parameters == 2 * per_layer + 8 + 100 * 8
     assert (untied.kv_bytes, untied.width) == (2 * 2 * 2 * 2 * 2, 2 * 8)
+
+
+def test_a_model_is_called_by_its_directory_or_file_dots_included(tmp_path, monkeypatch):
+    (tmp_path / "Llama-3.2-1B").mkdir()
+    (tmp_path / "Llama-3.2-1B.gguf").write_bytes(b"")
+    assert name_of(str(tmp_path / "Llama-3.2-1B")) == name_of(str(tmp_path / "Llama-3.2-1B.gguf")) == "Llama-3.2-1B"
+    monkeypatch.chdir(tmp_path / "Llama-3.2-1B")
+    assert name_of(".") == "Llama-3.2-1B"
+    assert name_of("not-here-1.5") == "not-here-1.5"
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""The report of a run as one page, and its plots."""
+"""The report of a run as one page."""

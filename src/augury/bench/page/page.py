@@ -1,7 +1,4 @@
-"""A benchmark as one HTML page, from the JSON document that is kept of it: no scripts, no links, light and dark.
-
-All texts are escaped by the template engine, for which the template's name ends in ``.html``; plots escape their own.
-"""
+"""A benchmark as one HTML page, from the JSON document that is kept of it; see ``augury.picture.look``."""
 
 from __future__ import annotations
 
@@ -12,12 +9,13 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from augury.bench.document import Run, measured
-from augury.bench.page.bars import Bar, bars, stacked
-from augury.bench.page.plot import lines
-from augury.bench.page.strip import strip
 from augury.bench.ratios import SLOWER
 from augury.bench.report import by_batch, by_kind, by_prompt, by_run, caveats, cells
 from augury.bench.together import Batch
+from augury.picture import look
+from augury.picture.bars import Bar, bars, stacked
+from augury.picture.plot import lines
+from augury.picture.strip import strip
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,25 +34,19 @@ _LEGEND = (
 
 def page(document: Mapping[str, Any]) -> str:
     """The page of a document, see ``document.read``."""
-    import minijinja
-
     runs = measured(document)
     laws: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.temperature > 0.0):
         laws["Sampled" if run.temperature > 0.0 else "Greedy"].append(_run(run))
     overview = by_run([(run.drafters, run.temperature, run.summary) for run in runs])
-    environment = minijinja.Environment(undefined_behavior="strict", trim_blocks=True, lstrip_blocks=True)
-    environment.add_template("page.html", files("augury.bench.page").joinpath("page.html").read_text("utf-8"))
-    return str(
-        environment.render_template(
-            "page.html",
-            target=document["target"],
-            command=command(document["arguments"]),
-            facts=_facts(document, runs),
-            overview=_grid(overview) if len(runs) > 1 else None,
-            laws=list(laws.items()),
-            legend=_LEGEND,
-        )
+    return look.page(
+        files("augury.bench.page").joinpath("page.html").read_text("utf-8"),
+        target=document["target"],
+        command=command(document["arguments"]),
+        facts=_facts(document, runs),
+        overview=_grid(overview) if len(runs) > 1 else None,
+        laws=list(laws.items()),
+        legend=_LEGEND,
     )
 
 
@@ -91,14 +83,14 @@ def _run(run: Run) -> dict[str, Any]:
     plots = [
         bars(
             "Speed-up by kind", "times plain decoding; whiskers: 95 %",
-            [Bar(row.kind, row.speedup, row.interval) for row in (*summary.kinds, total)], line=1.0,
+            [Bar(row.kind, row.speedup, row.interval) for row in (*summary.kinds, total)], line=1.0, bare=True,
         ),
-        strip("Speed-up of every prompt", "times plain decoding; rings are slower", _dots(run), line=1.0),
+        strip("Speed-up of every prompt", "times plain decoding; rings are slower", _dots(run), line=1.0, bare=True),
         stacked(
             "Where the time of drafted steps goes", "share of the steps' time", ("draft", "verify", "rest"),
-            {row.kind: (row.draft, row.verify, row.rest) for row in (*summary.kinds, total)},
+            {row.kind: (row.draft, row.verify, row.rest) for row in (*summary.kinds, total)}, bare=True,
         ),
-        bars("Tokens of the drafted answers by who gave them", "tokens", _givers(run), form=".0f"),
+        bars("Tokens of the drafted answers by who gave them", "tokens", _givers(run), form=".0f", bare=True),
     ]  # fmt: skip
     return {
         "title": f"{run.drafters}, {law}",
@@ -159,11 +151,10 @@ def _sweep(batches: Sequence[Batch]) -> list[str]:
         "95 % to": [(size, high) for size, (_, high) in known],
     }
     return [
-        lines("Speed by batch size", "requests at once", "tokens per second of all", speeds, log_x=True),
-        lines("Speed-up by batch size", "requests at once", "times plain decoding", ratios, log_x=True),
+        lines("Speed by batch size", "requests at once", "tokens per second of all", speeds, log_x=True, bare=True),
+        lines("Speed-up by batch size", "requests at once", "times plain decoding", ratios, log_x=True, bare=True),
     ]
 
 
-def _grid(table: Table) -> dict[str, Any]:
-    heads, rows = cells(table)
-    return {"heads": heads, "rows": rows}
+def _grid(table: Table) -> look.Grid:
+    return look.Grid(*cells(table))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from html import escape
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from augury.bench.page.plot import lines
 from augury.bench.plan.drafts import Draft
 from augury.bench.plan.gain import Guesser, Outlook, best_length, predicted
 from augury.bench.plan.measured import Seen
 from augury.bench.plan.roofline import PRECISIONS, Hardware, Shape, forward, free_rows, held
 from augury.bench.report import cells, table
 from augury.errors import InputError
+from augury.picture import look
+from augury.picture.plot import lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -209,42 +210,25 @@ def document(
 
 # ---- page -----------------------------------------------------------------------------------------------
 
-_STYLE = (
-    ":root{color-scheme:light dark}body{font:16px/1.5 system-ui,sans-serif;max-width:64rem;margin:2rem auto;"
-    "padding:0 1rem}h1{font-size:1.3rem}div{overflow-x:auto}table{border-collapse:collapse;margin:1rem 0}"
-    "caption{text-align:left}th,td{padding:.2rem .7rem;text-align:right;border-bottom:1px solid #8884}"
-)
-
 
 def page(heading: str, tables: Sequence[Table], outlooks: Sequence[Outlook], said: Sequence[str]) -> str:
-    """One HTML page without scripts or links: tables, notes, the speed-up by batch size and by length."""
+    """One HTML page: tables, notes, the speed-up by batch size and by length."""
     names = list(outlooks[0].curves)
     by_size = {name: [(float(one.batch), max(one.curves[name])) for one in outlooks] for name in names}
-    plots = [lines("Speed-up by batch size, each at its best length", "batch", "speed-up", by_size, log_x=True)]
+    above = "Speed-up by batch size, each at its best length"
+    plots = [lines(above, "batch", "speed-up", by_size, log_x=True, bare=True)]
     stride = -(-len(outlooks) // _LINES)
     for name in names:
         curves = {f"batch {one.batch}": list(_points(one.curves[name])) for one in outlooks[::stride]}
-        plots.append(lines(f"{name}: speed-up by draft length", "guesses in a chain", "speed-up", curves))
-    parts = [
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>augury plan</title><style>{_STYLE}</style><h1>{escape(heading)}</h1>",
-        *(f"<div>{_html(one)}</div>" for one in tables),
-        f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in said)}</ul>",
-        *(f"<p>{plot}</p>" for plot in plots),
-        "</html>\n",
-    ]
-    return "\n".join(parts)
+        plots.append(lines(f"{name}: speed-up by draft length", "guesses in a chain", "speed-up", curves, bare=True))
+    return look.page(
+        files("augury.bench.plan").joinpath("page.html").read_text("utf-8"),
+        heading=heading,
+        tables=[look.Grid(*cells(one), str(one.title or "")) for one in tables],
+        notes=said,
+        drawn=plots,
+    )
 
 
 def _points(curve: Sequence[float]) -> list[tuple[float, float]]:
     return [(float(length), value) for length, value in enumerate(curve)]
-
-
-def _html(shown: Table) -> str:
-    """A rich table as HTML."""
-    names, figures = cells(shown)
-    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
-    rows = "".join(f"<tr>{''.join(f'<td>{escape(figure)}</td>' for figure in row)}</tr>" for row in figures)
-    caption = f"<caption>{escape(str(shown.title))}</caption>" if shown.title else ""
-    return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"

@@ -36,19 +36,28 @@ _LLAMA = (
 )
 
 
-def amount(text: str, what: str) -> float:
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([MBT])", re.ASCII)
+
+
+def is_amount(text: str) -> bool:
+    """Whether it is written as a number of parameters."""
+    return _AMOUNT.fullmatch(text.strip().upper()) is not None
+
+
+def amount(text: str, what: str, hint: str = "") -> float:
     """A number of parameters, as in 70B, 0.3B or 135M.
 
     Args:
         text: as the user wrote it.
         what: the option it was given to, for the message.
+        hint: what else may have been meant.
 
     Raises:
         InputError: it is none, or one that no model has.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([MBT])", text.strip().upper(), re.ASCII)
+    found = _AMOUNT.fullmatch(text.strip().upper())
     if found is None:
-        raise InputError(f"{what} {text!r} is not a number of parameters with its unit, as in 70B, 0.3B or 135M")
+        raise InputError(f"{what} {text!r} is not a number of parameters with its unit, as in 70B, 0.3B or 135M{hint}")
     parameters = float(found[1]) * _UNITS[found[2]]
     if not _FEWEST <= parameters <= _MOST:
         near = "0.1M" if parameters < _FEWEST else "100T"
@@ -85,6 +94,16 @@ def in_bits(target: Shape, name: str, precision: str) -> Shape:
     return replace(target, name=name, precision=precision)
 
 
+def name_of(model: str) -> str:
+    """What a model is called: by its directory, by its GGUF file without the ending, else as it is written."""
+    from augury.models.load import EMBEDDED
+
+    path = Path(model)
+    if model in EMBEDDED or not path.exists():
+        return model
+    return path.stem if path.suffix == ".gguf" else path.resolve().name
+
+
 def of_model(model: str, precision: str) -> Shape:
     """The shape of a model whose files are here; only their headers are read.
 
@@ -117,7 +136,7 @@ def of_model(model: str, precision: str) -> Shape:
         raise ModelError(f"the shape of {path.name} is not read: {reason}; give its size, as in 70B") from None
     read = sum(float(np.prod(shape)) for name, shape in shapes(config).items() if name != "embed" or config.tied)
     return Shape(
-        model if model in EMBEDDED else path.resolve().stem, read, precision, config.layers,
+        name_of(model), read, precision, config.layers,
         kv_bytes=2.0 * _KV_BYTES * config.layers * config.kv_heads * config.head_dim,
         width=float(config.layers * config.heads * config.head_dim),
     )  # fmt: skip
