@@ -7,7 +7,7 @@ PROMPT ?= List the planets of the solar system, then list them again in reverse 
 PEERS := .peers
 WORKERS := src/augury/bench/workers
 
-.PHONY: demo test lint slow check soak peers size clean
+.PHONY: demo test browser lint slow check pictures soak peers size clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3 $(MAKECMDGOALS)"; exit 1; }
@@ -22,8 +22,18 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: $(VENV)/ready
 	$(BIN)/augury generate --show-drafts --max-tokens 160 "$(PROMPT)"
 
-test: $(VENV)/ready
+test: $(VENV)/ready browser
 	$(BIN)/python -m pytest -m "not slow"
+
+# The page is tested in Chromium. Debian's is installed where we may; without one those tests are skipped, and say so.
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+		echo "no Chromium: the page's tests are skipped (apt-get install chromium, as root, or the like)"; exit 0; \
+	fi; \
+	install="apt-get install -y -qq --no-install-recommends chromium"; \
+	$$install >/dev/null 2>&1 || { apt-get update -qq && $$install >/dev/null; } || \
+		echo "Chromium could not be installed: the page's tests are skipped"
 
 slow: $(VENV)/ready
 	$(BIN)/python -m pytest -m slow
@@ -35,6 +45,10 @@ lint: $(VENV)/ready
 	$(BIN)/lint-imports
 
 check: lint test
+
+# The pictures of docs/how-it-works.md from the kept trace; STORY_OPTIONS=--run traces its answers anew first.
+pictures: $(VENV)/ready
+	$(BIN)/python -m augury.bench.story $(STORY_OPTIONS)
 
 # An hour of mixed load with restarts; SOAK_OPTIONS="--minutes 5" makes it shorter.
 soak: $(VENV)/ready

@@ -77,11 +77,13 @@ class ContextTooLong(InputError):
 
     def __init__(self, prompt: int, limit: int, unread: bool = False) -> None:
         least = "at least " if unread else ""
-        super().__init__(
-            f"the prompt has {least}{prompt} tokens, the context holds {limit} and one must be left for the answer; "
-            f"shorten the prompt by {least}{prompt - limit + 1} tokens or load with a larger max_model_len"
-        )
         self.prompt = prompt
+        self.told = (
+            f"the prompt has {least}{prompt} tokens, the context holds {limit} and one must be left for the answer; "
+            f"shorten the prompt by {least}{prompt - limit + 1} tokens"
+        )
+        """The message to somebody who did not load the model."""
+        super().__init__(f"{self.told} or load with a larger max_model_len")
 
 
 class ModelError(AuguryError):

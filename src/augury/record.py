@@ -116,6 +116,7 @@ class RequestRecord:
         finish: why it ended, or None while it runs.
         stop: the stop string or stop token that ended it, if one did.
         drafters: names, by the index used in ``DraftTree.source``.
+        began: when it was given a slot, in seconds of ``time.perf_counter``; 0 before.
     """
 
     prompt_tokens: int
@@ -125,6 +126,7 @@ class RequestRecord:
     steps: list[StepRecord] = field(default_factory=list)
     finish: FinishReason | None = None
     stop: str | int | None = None
+    began: float = 0.0
 
     def __repr__(self) -> str:
         done = f"{self.completion_tokens} tokens in {len(self.steps)} steps"

@@ -313,6 +313,11 @@ class Sampler:
         self._tried: dict[tuple[int, ...], tuple[tuple[object, ...], FloatArray]] = {}
 
     @property
+    def sampling(self) -> Sampling:
+        """What was asked for."""
+        return self._sampling
+
+    @property
     def temperature(self) -> float:
         """0 is greedy."""
         return self._sampling.temperature

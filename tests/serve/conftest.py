@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import openai
 import pytest
@@ -11,6 +12,9 @@ from served import NAME, Served, serving
 import augury
 from augury.engine.service import Service
 from augury.server.settings import Settings
+from augury.server.telemetry import Both
+from augury.server.tracing import Tap, Teller
+from augury.trace.ring import Ring
 
 
 @pytest.fixture(scope="session")
@@ -43,4 +47,30 @@ def secured(service) -> Iterator[Served]:
         keep_alive_seconds=0.05, figures="summary", requests_at_once=2,
     )  # fmt: skip
     with serving(service, settings) as made:
+        yield made
+
+
+@dataclass
+class Watched:
+    """A service whose steps are kept, two requests at a time, with texts and without."""
+
+    service: Service
+    tap: Tap
+    spelt: Tap
+
+
+@pytest.fixture(scope="session")
+def watched() -> Iterator[Watched]:
+    """An engine of its own, for what happens in it is told."""
+    engine = augury.load(NAME, drafters="suffix,prediction", max_model_len=512, max_num_seqs=2, measure=False)
+    teller = Teller(engine)
+    tap, spelt = Tap(teller, Ring(8 << 20)), Tap(teller, Ring(8 << 20), text=True)
+    with Service(engine, watch=Both(tap, spelt)) as made:
+        yield Watched(made, tap, spelt)
+
+
+@pytest.fixture(scope="session")
+def traced(watched) -> Iterator[Served]:
+    """A server before it that shows them, without texts, to everybody."""
+    with serving(watched.service, Settings(names=(NAME,), page=True, keep_alive_seconds=0.3), tap=watched.tap) as made:
         yield made

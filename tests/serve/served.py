@@ -138,13 +138,13 @@ class Served:
 
 
 @contextmanager
-def serving(service: Service, settings: Settings, metrics=None, send_buffer: int = 0) -> Iterator[Served]:
+def serving(service: Service, settings: Settings, metrics=None, send_buffer: int = 0, tap=None) -> Iterator[Served]:
     """A server before a service, with these settings."""
     listening = listen("127.0.0.1", 0)
     if send_buffer:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     front = Front(listening)
-    front.open(create_app(service, settings, metrics))
+    front.open(create_app(service, settings, metrics, tap))
     try:
         yield Served(service, settings, front)
     finally:

@@ -207,3 +207,56 @@ def test_tokens_are_limited_as_answers_are(service):
 def test_a_long_text_is_counted(server):
     told = server.ask("POST", "/tokenize", {"content": "hello " * 20_000, "with_pieces": True})
     assert len(told.json["tokens"]) == 20_001
+
+
+@pytest.fixture(scope="module")
+def short(service):
+    """A server with bounds of its own for answers."""
+    settings = Settings(names=(NAME,), default_max_tokens=5, max_tokens_limit=7)
+    with serving(service, settings) as made:
+        yield made
+
+
+ROUTES = (
+    ("/v1/chat/completions", {"messages": HELLO}, "max_tokens"),
+    ("/v1/chat/completions", {"messages": HELLO}, "max_completion_tokens"),
+    ("/v1/completions", {"prompt": "one two three"}, "max_tokens"),
+    ("/v1/responses", {"input": "Hi"}, "max_output_tokens"),
+)
+
+
+@pytest.mark.parametrize(("path", "body", "field"), ROUTES)
+def test_the_operator_bounds_answers(short, path, body, field):
+    body = {**body, "temperature": 0, "ignore_eos": True}
+    refused = short.ask("POST", path, {**body, field: 8})
+    assert (refused.status, refused.error["param"]) == (400, field)
+    assert refused.error["message"] == f"{field} is 8; an answer of this server has at most 7 tokens"
+
+    def length(**more):
+        usage = short.ask("POST", path, {**body, **more}).json["usage"]
+        return usage.get("completion_tokens", usage.get("output_tokens"))
+
+    assert length(**{field: 7}) == 7
+    assert length() == 5
+
+
+def test_a_limit_alone_is_the_default_too(service):
+    with serving(service, Settings(names=(NAME,), max_tokens_limit=3)) as server:
+        for path, body, _ in ROUTES:
+            usage = server.ask("POST", path, {**body, "temperature": 0, "ignore_eos": True}).json["usage"]
+            assert usage.get("completion_tokens", usage.get("output_tokens")) == 3
+
+
+def test_who_asks_is_not_told_how_to_load(server):
+    answer = server.ask("POST", "/v1/completions", {"prompt": [1] * 1024})
+    assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
+    assert answer.error["message"].endswith("shorten the prompt by 1 tokens")
+
+
+def test_what_first_requests_would_wait_for_is_made_at_the_start(service, monkeypatch):
+    tokenizer = service.engine.tokenizer
+    for name in ("_plain", "_renamed"):
+        tokenizer.__dict__.pop(name, None)
+    asking.prepare(service.engine)
+    assert {"_plain", "_renamed"} <= {*tokenizer.__dict__}
+    assert asking._LONGEST[service.engine] > 1

@@ -64,6 +64,17 @@ def one_line(text):
         (["--config", "/nonexistent/c.yaml"], "cannot read /nonexistent/c.yaml"),
         (["--stream-mode", "private", "--drafters", "suffix,memory:/tmp/x"], "private and the drafter memory exclude"),
         (["--max-total-body-bytes", "1000"], "--max-total-body-bytes is 1000; it must be 8388608 or more"),
+        (["--model", "smollm2-135m"], "the model is an argument: augury serve smollm2-135m"),
+        (["--default-max-tokens", "0"], "--default-max-tokens is 0; it must be 1 or more"),
+        (["--max-tokens-limit", "-5"], "--max-tokens-limit is -5; it must be 1 or more"),
+        (["--default-max-tokens", "9", "--max-tokens-limit", "8"], "is 9, above --max-tokens-limit 8"),
+        (["--trace-bytes", "5k"], "--trace-bytes is 5k; it must be 0, or 65536 or more"),
+        (["--trace-bytes", "much"], "--trace-bytes is 'much'; give a number"),
+        (["--trace-bytes", "0", "--trace", "t.jsonl"], "--trace-bytes 0 and --trace exclude each other"),
+        (["--trace-bytes", "0", "--trace-text"], "--trace-bytes 0 and --trace-text exclude each other"),
+        (["--trace", "/nonexistent/t.jsonl"], "there is no directory /nonexistent"),
+        (["--trace-key", " look"], "--trace-key begins or ends with white space"),
+        (["--stream-mode", "private", "--trace", "t.jsonl"], "--stream-mode private and --trace exclude each other"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_honoured_is_one_line_and_exit_code_2(args, said, nothing_loaded):
@@ -248,6 +259,8 @@ def test_the_start_says_what_is_served_and_where(served):
     assert re.search(r"at once +3 of 1024 tokens each\n", said)  # the command line comes before the file
     assert re.search(r"keys +2 API keys\n", said)
     assert f"http://127.0.0.1:{port}/v1\n" in said
+    assert f"  page        http://127.0.0.1:{port}/\n" in said
+    assert "  trace " not in said  # with keys, and none of them for it
     assert "secret" not in said
 
 
@@ -376,6 +389,54 @@ def test_an_engine_that_does_not_come_back_is_left_behind():
         assert "exiting without it" in one.said
 
 
+def test_a_body_that_does_not_come_holds_up_no_end(tmp_path):
+    """Nor does one who watches; and the trace file is whole."""
+    path = tmp_path / "trace.jsonl"
+    port = free_port()
+    args = [*COMMAND, "--port", str(port), "--drafters", "none", "--max-model-len", "512", "--trace", str(path)]
+    with process(args) as one:
+        one.wait_for(f"trace +in memory and in {path}, 64M bytes, no texts\n")
+        assert ask(port, "POST", "/v1/completions", {"prompt": "one two three", "max_tokens": 3})[0] == 200
+        with (
+            socket.create_connection(("127.0.0.1", port)) as half,
+            socket.create_connection(("127.0.0.1", port)) as live,
+        ):
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            half.sendall(head + b"Content-Length: 100\r\n\r\n{")
+            live.sendall(b"GET /trace/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert live.recv(100)
+            time.sleep(0.3)
+            began = time.monotonic()
+            one.process.send_signal(signal.SIGTERM)
+            said = b"".join(iter(lambda: half.recv(4096), b""))
+            assert time.monotonic() - began < 2.0
+            assert said.startswith(b"HTTP/1.1 503 ")
+            assert b"the request has not come whole" in said
+        assert one.ended(20) == 0
+    kinds = [json.loads(line).get("kind") for line in path.read_text().splitlines()]
+    assert (kinds.count("begin"), kinds.count("step"), kinds.count("end")) == (1, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [
+        ([], True), (["--host", "0.0.0.0"], False), (["--host", "0.0.0.0", "--page"], True), (["--no-page"], False),
+        (["--host", "localhost"], True), (["--api-key", "k"], True),
+    ],
+)  # fmt: skip
+def test_the_page_is_there_on_this_machine_or_where_it_is_asked_for(args, shown):
+    from dataclasses import fields
+
+    from typer.main import get_command
+
+    from augury.cli.serve import Admitting, Listening, Showing, Streaming, _settings
+
+    given = get_command(app).commands["serve"].make_context("serve", list(args)).params
+    groups = [group(**{f.name: given[f.name] for f in fields(group)})
+              for group in (Listening, Admitting, Streaming, Showing)]  # fmt: skip
+    assert _settings(*groups).page is shown
+
+
 def test_a_signal_while_the_model_loads_ends_it():
     with process([*COMMAND, "--port", "0", "--drafters", "none", "--host", "0.0.0.0"]) as one:
         one.wait_for("no --api-key is set: anybody may ask")
@@ -392,7 +453,8 @@ def test_the_page_on_serving_names_flags_and_series_that_exist(loaded):
     from augury.server.metrics import Metrics
 
     page = (Path(__file__).resolve().parents[2] / "docs/serving.md").read_text()
-    flags = {flag for p in get_command(app).commands["serve"].params for flag in p.opts}
+    verbs = get_command(app).commands
+    flags = {flag for name in ("serve", "trace") for p in verbs[name].params for flag in (*p.opts, *p.secondary_opts)}
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", re.sub(r"(?ms)^ *```(dockerfile|console).*?^ *```", "", page)))
     assert len(named) > 15
     assert named - flags == set()

@@ -102,9 +102,9 @@ def test_a_compressed_body_is_refused(server):
 @pytest.mark.parametrize(
     ("method", "path", "status", "allow"),
     [
-        ("GET", "/v1/chat/completions", 405, "POST"), ("DELETE", "/v1/models", 405, "GET"),
-        ("OPTIONS", "/v1/models", 405, "GET"),
-        ("POST", "/health", 405, "GET"), ("GET", "/", 404, None), ("POST", "/v1/embeddings", 404, None),
+        ("GET", "/v1/chat/completions", 405, "POST"), ("DELETE", "/v1/models", 405, "GET, HEAD"),
+        ("OPTIONS", "/v1/models", 405, "GET, HEAD"),
+        ("POST", "/health", 405, "GET, HEAD"), ("GET", "/", 404, None), ("POST", "/v1/embeddings", 404, None),
         ("GET", "/v1/models/", 404, None), ("GET", "/docs", 404, None), ("GET", "/v1/../etc/passwd", 404, None),
     ],
 )  # fmt: skip

@@ -527,6 +527,7 @@ class Engine:
             return
         self._running += [request]  # no calls here: Ctrl-C comes behind calls, and somebody else may wait for this one
         del self._waiting[0]
+        request.record.began = time.perf_counter()
         try:
             request.slot, request.filled = self._slots.take(request.tokens[:-1], request.tenant)
         except BaseException as error:

@@ -56,11 +56,20 @@ def kept_profile(
         return meter
     meter = profile(target, progress=progress)
     if path is not None:
-        _write(CostTable(meter.costs, {"model": target.info.name, **about}), path)
+        _write(CostTable(meter.costs, {**about, **measured_on(target.info, threads)}), path)
     return meter
 
 
+def measured_on(info: TargetInfo, threads: int | None) -> dict[str, object]:
+    """What every cost table says of where it was measured, for whoever reads it."""
+    return {
+        "model": info.name, "runner": info.runner, "dtype": info.dtype, "threads": threads or "all",
+        "cpu": processor().name, "cores": usable_cores(),
+    }  # fmt: skip
+
+
 def _about(info: TargetInfo, threads: int | None) -> dict[str, object]:
+    """What decides the times."""
     devices = []
     if "cuda" in info.runner:
         import torch

@@ -22,6 +22,7 @@ from augury.server.schema import Asking, CompletionBody
 from augury.server.settings import Settings
 from augury.server.stream import Streamed
 from augury.server.telemetry import OPERATION
+from augury.server.tracing import Teller
 
 Body = TypeVar("Body", bound=Asking)
 
@@ -33,10 +34,11 @@ class Desk:
         service: that answers.
         settings: of the server.
         told: of what a limit refused.
+        teller: of the steps of those who ask for them.
     """
 
-    def __init__(self, service: Service, settings: Settings, told: Refused) -> None:
-        self.service, self.settings = service, settings
+    def __init__(self, service: Service, settings: Settings, told: Refused, teller: Teller) -> None:
+        self.service, self.settings, self.teller = service, settings, teller
         self.limits = Limits(settings.requests_at_once, settings.requests_per_minute, told)
 
     async def answer(self, request: Request, shape: type[Body], form: Callable[[Body, str], Form]) -> Response:

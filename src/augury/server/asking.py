@@ -66,6 +66,7 @@ class Asked:
         stops: token ids that end an answer because the request says so.
         figures: statistics of drafting that the answer carries.
         explicit: whether the request asked for them by itself.
+        traced: whether the answer carries its steps.
     """
 
     requests: tuple[Request, ...]
@@ -74,6 +75,7 @@ class Asked:
     stops: frozenset[int]
     figures: Amount
     explicit: bool
+    traced: bool = False
 
 
 def check_model(name: str | None, settings: Settings) -> None:
@@ -83,6 +85,11 @@ def check_model(name: str | None, settings: Settings) -> None:
         raise Fault(
             404, f"there is no model {shown(name)}; this server has {names}", code="model_not_found", param="model"
         )
+
+
+def may_trace(settings: Settings) -> bool:
+    """Whether a request may ask for its steps: they tell more than figures do."""
+    return settings.figures_on_request and settings.stream_mode != "private"
 
 
 def check_count(settings: Settings, prompts: int, n: int) -> None:
@@ -113,11 +120,11 @@ def asked(
     *,
     key: str,
     n: int = 1,
-    max_tokens: int | None,
+    default_tokens: int | None = None,
     logprobs: int | None = None,
     grammar: Source | None = None,
 ) -> Asked:
-    """Requests of the engine: ``n`` for every prompt.
+    """Requests of the engine: ``n`` for every prompt. ``default_tokens``: where neither request nor operator says it.
 
     Raises:
         Fault: a value cannot be honoured; names it.
@@ -127,6 +134,11 @@ def asked(
     explicit = drafting is not None and drafting.figures not in (None, False)
     if explicit and not settings.figures_on_request:
         raise unsupported("speculative.figures", "the operator of this server has switched it off")
+    traced = drafting is not None and drafting.trace not in (None, False)
+    if traced and not may_trace(settings):
+        private = settings.stream_mode == "private"
+        why = "the streams of this server are private" if private else "the operator of this server has switched it off"
+        raise unsupported("speculative.trace", why)
     if explicit and drafting is not None and wanted != "detailed":
         wanted = "detailed" if drafting.figures == "detailed" else "summary"
     expected = None if body.prediction is None else _expected(engine, body.prediction.text())
@@ -144,13 +156,15 @@ def asked(
         options["drafters"] = drafting.drafters
         options["draft_tokens"] = drafting.draft_tokens
         options["acceptance"] = drafting.acceptance
+        options["explain"] = drafting.trace is True
+    most = _most(body, settings, default_tokens)
     fields = type(body).model_fields
     try:
         law = _law(engine, body, grammar)
         requests = []
         for prompt in prompts:
             room = max(engine.target.info.context - len(prompt), 1)
-            options["max_tokens"] = room if max_tokens is None else min(max_tokens, room)
+            options["max_tokens"] = room if most is None else min(most, room)
             for index in range(n):
                 seed = None if law.seed is None else (law.seed + index) % _SEEDS
                 one = law if seed is None or not index else replace(law, seed=seed)
@@ -161,7 +175,31 @@ def asked(
     except InputError as error:
         raise fault_of(error, fields) from None
     stops = frozenset(body.stop_token_ids or ())
-    return Asked(tuple(requests), priority_of(body, settings), expected, stops, wanted, explicit)
+    return Asked(tuple(requests), priority_of(body, settings), expected, stops, wanted, explicit, traced)
+
+
+def _most(body: Asking, settings: Settings, default: int | None) -> int | None:
+    """Tokens of an answer at most; None where the context is the only limit."""
+    limit = settings.max_tokens_limit
+    for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"):
+        given: int | None = getattr(body, name, None)
+        if given is not None:
+            if limit is not None and given > limit:
+                raise refused(name, f"{name} is {given}; an answer of this server has at most {limit} tokens")
+            return given
+    said = [one for one in (settings.default_max_tokens or default, limit) if one is not None]
+    return min(said, default=None)
+
+
+def prepare(engine: Engine) -> None:
+    """Make now what the first requests would wait for: twins of the tokenizer, and the length of its longest token."""
+    if engine.tokenizer is None:
+        return
+    longest(engine)
+    control = next(iter(engine.tokenizer.special.values()), "")
+    engine.tokenizer.encode("a", special=False)
+    if engine.template is not None:
+        engine.template.encode(engine.tokenizer, [{"role": "user", "content": control}])
 
 
 def priority_of(body: Asking, settings: Settings) -> int:

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from augury.engine.engine import Engine, Tokenizer
+from augury.engine.engine import Tokenizer
 from augury.engine.request import Chunk, TokenLogprob
 from augury.record import FinishReason
 from augury.server.answering import Desk
@@ -17,7 +17,6 @@ from augury.server.answers import Whole
 from augury.server.asking import asked, check_count, check_model, constraint, conversation, tokenizer_of
 from augury.server.faults import Fault, refused
 from augury.server.schema import ChatBody, described
-from augury.server.settings import Settings
 from augury.server.told import IMPOSSIBLE, Told, spelt, stop_reason
 from augury.server.tools import Call, Found, Reader, read, tools_of
 
@@ -25,7 +24,8 @@ from augury.server.tools import Call, Found, Reader, read, tools_of
 class Chat:
     """How chat answers are written; see ``answers.Form``."""
 
-    def __init__(self, engine: Engine, settings: Settings, body: ChatBody, key: str) -> None:
+    def __init__(self, desk: Desk, body: ChatBody, key: str) -> None:
+        engine, settings = desk.service.engine, desk.settings
         check_model(body.model, settings)
         if body.max_tokens and body.max_completion_tokens and body.max_tokens != body.max_completion_tokens:
             raise refused("max_tokens", "max_tokens and max_completion_tokens differ; give one of them")
@@ -41,7 +41,6 @@ class Chat:
         prompt = conversation(engine, body, self._tools.listed)
         self.asked = asked(
             engine, settings, body, [prompt], key=key, n=n,
-            max_tokens=body.max_completion_tokens or body.max_tokens,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None, grammar=self._tools.grammar,
         )  # fmt: skip
         self._readers = [Reader(self._tools) for _ in range(n)]
@@ -49,7 +48,7 @@ class Chat:
         self._ids = prompt.tolist() if body.return_token_ids else None
         self._logprobs = bool(body.logprobs)
         kinds = ("chat.completion", "chat.completion.chunk")
-        self._told = Told(engine, settings, self.asked, "chatcmpl", kinds, body.stream_options, n)
+        self._told = Told(engine, settings, self.asked, "chatcmpl", kinds, body.stream_options, n, desk.teller)
 
     def whole(self, answers: Sequence[Whole]) -> dict[str, Any]:
         """See ``Form.whole``."""
@@ -82,10 +81,15 @@ class Chat:
         deltas = [self._delta(reader, one) for one in found]
         if not deltas and (advances or ((self._logprobs or self._ids is not None) and chunk.tokens)):
             deltas = [{"content": ""}]
-        # What is of the step, not of its text, rides on its first frame.
-        frames = [self._frame(index, delta, None if i else chunk, None) for i, delta in enumerate(deltas)]
+        # What is of the step, not of its text, rides on its first frame, and the end on the last.
+        told = self._told.steps(index, chunk) if deltas or chunk.finish_reason is not None else {}
+        end = {"end": told.pop("end")} if "end" in told else {}
+        frames = [
+            self._frame(index, delta, None if i else chunk, None, **({} if i else told))
+            for i, delta in enumerate(deltas)
+        ]
         if chunk.finish_reason is not None:
-            frames.append(self._frame(index, {}, None, finish(chunk.finish_reason, reader.calls)))
+            frames.append(self._frame(index, {}, None, finish(chunk.finish_reason, reader.calls), **end))
         return frames
 
     @staticmethod
@@ -131,8 +135,7 @@ def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprob]) -> dict
 def router(desk: Desk) -> APIRouter:
     """The route."""
     routes = APIRouter()
-    engine, settings = desk.service.engine, desk.settings
-    form: Callable[[ChatBody, str], Chat] = lambda body, key: Chat(engine, settings, body, key)  # noqa: E731
+    form: Callable[[ChatBody, str], Chat] = lambda body, key: Chat(desk, body, key)  # noqa: E731
 
     @routes.post("/chat/completions", openapi_extra=described(ChatBody))
     async def chat(request: Request) -> Response:

@@ -9,14 +9,13 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from augury.engine.engine import Engine, Tokenizer
+from augury.engine.engine import Tokenizer
 from augury.engine.request import Chunk, TokenLogprob
 from augury.server.answering import Desk
 from augury.server.answers import Whole
 from augury.server.asking import asked, check_model, prompts_of, tokenizer_of
 from augury.server.faults import Fault, unsupported
 from augury.server.schema import CompletionBody, described
-from augury.server.settings import Settings
 from augury.server.told import IMPOSSIBLE, Told, spelt, stop_reason
 
 DEFAULT_TOKENS = 16
@@ -26,7 +25,8 @@ DEFAULT_TOKENS = 16
 class Completion:
     """How completions are written; see ``answers.Form``."""
 
-    def __init__(self, engine: Engine, settings: Settings, body: CompletionBody, key: str) -> None:
+    def __init__(self, desk: Desk, body: CompletionBody, key: str) -> None:
+        engine, settings = desk.service.engine, desk.settings
         check_model(body.model, settings)
         if body.echo and body.logprobs is not None:
             raise unsupported("logprobs", "with echo they would be the prompt's too, which are not computed")
@@ -34,7 +34,7 @@ class Completion:
         prompts = prompts_of(engine, settings, body.prompt, n, body.add_special_tokens is not False)
         self.asked = asked(
             engine, settings, body, prompts, key=key, n=n,
-            max_tokens=body.max_tokens or DEFAULT_TOKENS, logprobs=body.logprobs,
+            default_tokens=DEFAULT_TOKENS, logprobs=body.logprobs,
         )  # fmt: skip
         self._tokenizer = tokenizer_of(engine)
         self._prompts = [prompt.tolist() for prompt in prompts for _ in range(n)]
@@ -42,7 +42,7 @@ class Completion:
         self._offsets = [0] * len(self._prompts)
         self._untold = set(range(len(self._prompts)))  # choices whose prompt's ids were not given yet
         kinds = ("text_completion", "text_completion")
-        self._told = Told(engine, settings, self.asked, "cmpl", kinds, body.stream_options, n)
+        self._told = Told(engine, settings, self.asked, "cmpl", kinds, body.stream_options, n, desk.teller)
 
     def _echoed(self, index: int) -> str:
         if not self._echo:
@@ -85,7 +85,8 @@ class Completion:
         silent = not chunk.text and chunk.finish_reason is None and not advances
         if silent and not ((self._logprobs or self._ids) and chunk.tokens):
             return []
-        return [self._told.frame(self._choice(index, chunk.text, chunk.tokens, chunk.logprobs, chunk.finish_reason))]
+        choice = self._choice(index, chunk.text, chunk.tokens, chunk.logprobs, chunk.finish_reason)
+        return [self._told.frame(choice, **self._told.steps(index, chunk))]
 
     def end(self) -> list[bytes]:
         """See ``Form.end``."""
@@ -115,10 +116,9 @@ def logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprob], offset: int)
 def router(desk: Desk) -> APIRouter:
     """The route."""
     routes = APIRouter()
-    engine, settings = desk.service.engine, desk.settings
 
     @routes.post("/completions", openapi_extra=described(CompletionBody))
     async def completions(request: Request) -> Response:
-        return await desk.answer(request, CompletionBody, lambda body, key: Completion(engine, settings, body, key))
+        return await desk.answer(request, CompletionBody, lambda body, key: Completion(desk, body, key))
 
     return routes

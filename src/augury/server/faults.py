@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from augury.errors import AuguryError, ContextTooLong, InputError, TooLate, Unavailable
+from augury.errors import AuguryError, ContextTooLong, InputError, TooLate, Unavailable, shown
 
 LONGEST_MESSAGE = 400
 """Characters."""
@@ -104,7 +104,7 @@ def fault_of(error: Exception, fields: Collection[str] = ()) -> Fault:
             return error
         case ContextTooLong():
             param = "messages" if "messages" in fields else "input" if "input" in fields else "prompt"
-            return Fault(400, said, code="context_length_exceeded", param=param)
+            return Fault(400, error.told, code="context_length_exceeded", param=param)
         case InputError():
             return Fault(400, said, code="invalid_value", param=_param(said, fields))
         case TooLate():
@@ -130,12 +130,11 @@ def _param(message: str, fields: Collection[str]) -> str | None:
     return name if name in fields else None
 
 
-_WORDS = {
-    404: ("this server has no such route; it has /v1/chat/completions, /v1/completions, /v1/responses, /v1/models, "
-          "/tokenize, /detokenize, /health, /metrics", "not_found"),
-    405: ("this route does not know that method", "method_not_allowed"),
-}  # fmt: skip
-
+ROUTES = (
+    "/v1/chat/completions, /v1/completions, /v1/responses, /v1/models, /tokenize, /detokenize, /health, /metrics, "
+    "/trace/*"
+)
+"""What a server has, for those who ask for something else."""
 
 _NAMES = {name: {"type": ["string", "null"]} for name in ("message", "type", "param", "code")}
 DESCRIBED: dict[int | str, dict[str, Any]] = {
@@ -156,21 +155,35 @@ DESCRIBED: dict[int | str, dict[str, Any]] = {
 """What OpenAPI says of every route's errors."""
 
 
-def install(app: FastAPI) -> None:
-    """Hand the framework's own refusals to who answers errors, ``guard.py``."""
+def install(app: FastAPI, routes: str = ROUTES) -> None:
+    """Hand the framework's own refusals to who answers errors, ``guard.py``.
+
+    Args:
+        app: whose they are.
+        routes: that it has, in words.
+    """
+    words = {
+        404: (f"this server has no such route; it has {routes}", "not_found"),
+        405: ("this route does not know that method", "method_not_allowed"),
+    }
 
     async def http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        message, code = _WORDS.get(error.status_code, (str(error.detail), None))
-        if allowed := (error.headers or {}).get("Allow"):
-            message += f"; it knows {allowed}"
-        raise Fault(error.status_code, message, code=code, headers=error.headers) from None
+        message, code = words.get(error.status_code, (str(error.detail), None))
+        headers = {**(error.headers or {})}
+        if allowed := headers.get("Allow"):
+            known = [one.strip() for one in allowed.split(",")]
+            known += ["HEAD"] if "GET" in known and "HEAD" not in known else []
+            headers["Allow"] = ", ".join(known)
+            message += f"; it knows {headers['Allow']}"
+        raise Fault(error.status_code, message, code=code, headers=headers) from None
 
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"][1:])[:200]
-        raise refused(name or None, f"{name}: {first['msg']}") from None
+        said = first["msg"].replace("Input should", "it should", 1)
+        raise refused(name or None, f"{name} is {shown(first.get('input'))}; {said}") from None
 
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, invalid)

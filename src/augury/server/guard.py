@@ -11,7 +11,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hmac import compare_digest
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from augury.errors import Stopping
 from augury.server.faults import Fault, fault_of
 from augury.server.limits import Bodies
+from augury.server.pages import PLACE
 from augury.server.settings import Settings
 
 KEY = "augury.key"
@@ -33,7 +34,14 @@ REQUEST_ID = "augury.request_id"
 OPEN = "/health"
 """The route for everybody."""
 
+HEAD = "augury.head"
+"""Place in an ASGI scope of whether only the head of the answer is asked for."""
+
+TRACE = "/trace"
+"""Before the routes that show what others asked."""
+
 _PATIENCE_SECONDS, _LINGER_SECONDS = 0.02, 1.0
+_LOOK_SECONDS = 0.25  # between two looks at whether the server stops, while a body is waited for
 _ID = re.compile(r"[A-Za-z0-9._:/=+-]{1,128}")
 _CLOSE = {"Connection": "close"}
 _LOG = logging.getLogger("augury.server")
@@ -56,13 +64,24 @@ class Guard:
     Args:
         app: that stands behind it.
         settings: of the server; its keys are not looked at.
-        keys: digests of those that open every route; none asks for no key.
+        keys: digests of those that open every route but ``/trace``; none asks for no key.
         bodies: how much of the server's memory they have.
+        trace_keys: digests of those that open ``/trace``; none asks for what other routes ask for.
+        stopping: whether nothing is taken any more.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings, keys: Sequence[str], bodies: Bodies) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Settings,
+        keys: Sequence[str],
+        bodies: Bodies,
+        trace_keys: Sequence[str] = (),
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._app = app
         self._settings, self._digests, self._bodies = settings, keys, bodies
+        self._trace_digests, self._stopping = trace_keys, stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it."""
@@ -77,6 +96,8 @@ class Guard:
         given = _one(headers, b"x-request-id").decode("latin-1")
         scope[REQUEST_ID] = given if _ID.fullmatch(given) else uuid.uuid4().hex
         scope[KEY] = ""
+        if scope["method"] == "HEAD":  # as GET does it; the server that sends it leaves the body out
+            scope = {**scope, "method": "GET", HEAD: True}
         started = False
 
         async def numbered(message: Message) -> None:
@@ -88,7 +109,7 @@ class Guard:
 
         length = _one(headers, b"content-length")
         whole = length in (b"", b"0") and b"transfer-encoding" not in headers
-        body = Body(receive, self._settings, self._bodies, whole)
+        body = Body(receive, self._settings, self._bodies, whole, self._stopping)
         try:
             self._check(scope, headers)
             await self._app(scope, body, numbered)
@@ -130,16 +151,26 @@ class Guard:
                 raise Fault(403, "pages of other sites may not ask this server", code="invalid_origin")
 
     def _check_key(self, scope: Scope, headers: dict[bytes, list[bytes]]) -> None:
-        if not self._digests:
+        path: str = scope["path"]
+        if self._settings.page and (path == "/" or path.startswith(PLACE)):
+            return  # the page itself is no secret
+        traced = path == TRACE or path.startswith(f"{TRACE}/")
+        asked = self._trace_digests if traced else ()
+        if not (self._digests or asked):
             return
         scheme, _, key = _one(headers, b"authorization").partition(b" ")
         if scheme.lower() != b"bearer":
             key = _one(headers, b"x-api-key")
         shown = _digest(key.strip())
-        known = False
-        for digest in self._digests:  # all of them, so that the time tells nothing
-            known |= compare_digest(digest, shown)
-        if not known:
+        known, traces = _among(shown, self._digests), _among(shown, asked)
+        if asked and known and not traces:
+            raise Fault(
+                403,
+                "this key does not open the trace, which shows what others asked; its operator set --trace-key",
+                type="permission_error",
+                code="trace_key_needed",
+            )
+        if not (traces if asked else known):
             wrong = "no API key was given" if not key.strip() else "the API key is not one of this server's"
             raise Fault(
                 401,
@@ -152,10 +183,12 @@ class Guard:
 
 
 class Body:
-    """``receive`` that counts what comes, and how long it takes to."""
+    """``receive`` that counts what comes, and how long it takes to, and does not wait for it while the server stops."""
 
-    def __init__(self, receive: Receive, settings: Settings, bodies: Bodies, whole: bool) -> None:
-        self._receive, self._settings, self._bodies = receive, settings, bodies
+    def __init__(
+        self, receive: Receive, settings: Settings, bodies: Bodies, whole: bool, stopping: Callable[[], bool]
+    ) -> None:
+        self._receive, self._settings, self._bodies, self.stopping = receive, settings, bodies, stopping
         self._size, self._held, self.whole = 0, 0, whole
         self._deadline = time.monotonic() + settings.body_seconds
 
@@ -175,16 +208,7 @@ class Body:
         """The next part of it."""
         if self.whole:
             return await self._receive()  # what comes now is that the client has gone
-        with anyio.move_on_after(self._deadline - time.monotonic()) as waited:
-            message = await self._receive()
-        if waited.cancelled_caught:
-            seconds = self._settings.body_seconds
-            raise Fault(
-                408,
-                f"the body took more than {seconds:g} seconds to come",
-                type="timeout_error",
-                code="request_timeout",
-            )
+        message = await self._next()
         if message["type"] == "http.request":
             self._size += len(message.get("body", b""))
             self.whole = not message.get("more_body", False)
@@ -193,6 +217,23 @@ class Body:
             self._bodies.take(self._size - self._held)
             self._held = self._size
         return message
+
+    async def _next(self) -> Message:
+        """What comes next, in time."""
+        while True:
+            if self.stopping():
+                raise Stopping("the server is stopping, and the request has not come whole; ask again")
+            left = self._deadline - time.monotonic()
+            with anyio.move_on_after(min(left, _LOOK_SECONDS)):
+                return await self._receive()
+            if left <= _LOOK_SECONDS:
+                seconds = self._settings.body_seconds
+                raise Fault(
+                    408,
+                    f"the body took more than {seconds:g} seconds to come",
+                    type="timeout_error",
+                    code="request_timeout",
+                )
 
 
 async def _refuse(fault: Fault, body: Body, lingers: bool, send: Send) -> None:
@@ -208,7 +249,7 @@ async def _refuse(fault: Fault, body: Body, lingers: bool, send: Send) -> None:
     await send({"type": "http.response.start", "status": response.status_code, "headers": fields})
     await send({"type": "http.response.body", "body": response.body, "more_body": not body.whole})
     if not body.whole:
-        if lingers:
+        if lingers and not body.stopping():
             await body.drain(_LINGER_SECONDS)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -234,6 +275,14 @@ def _site(origin: str) -> str:
         return urlsplit(origin).netloc.lower()
     except ValueError:
         return ""
+
+
+def _among(shown: str, digests: Sequence[str]) -> bool:
+    """Whether a digest is one of these; all are compared, so that the time tells nothing."""
+    known = False
+    for digest in digests:
+        known |= compare_digest(digest, shown)
+    return known
 
 
 def _digest(key: bytes) -> str:

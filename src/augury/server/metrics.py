@@ -87,6 +87,7 @@ class Totals:
         finished: requests by how they ended, in vLLM's words.
         refused: requests that were not taken, by why.
         errors: requests that ended in an error, by which.
+        unwritten: events that are missing in the trace file.
     """
 
     steps: int = 0
@@ -100,6 +101,7 @@ class Totals:
     finished: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(FINISHED.values(), 0)))
     refused: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(REFUSED, 0)))
     errors: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(ERRORS, 0)))
+    unwritten: int = 0
     drafters: dict[str, Drafted] = field(default_factory=dict)
     first_token: Histogram = field(default_factory=lambda: Histogram(_FIRST))
     between_chunks: Histogram = field(default_factory=lambda: Histogram(_TOKEN))
@@ -187,6 +189,11 @@ class Metrics:
             if record.acceptance_length is not None:
                 totals.acceptance_length.add(record.acceptance_length)
 
+    def unwritten(self, events: int) -> None:
+        """So many events are missing in the trace file."""
+        with self._lock:
+            self._totals.unwritten += events
+
     @property
     def totals(self) -> Totals:
         """All counts at one moment; a copy."""
@@ -259,6 +266,7 @@ class _Moment(Collector):
         yield made.histogram("request_acceptance_length", "1 + accepted / steps of a request.", t.acceptance_length)
         yield made.gauge("engine_turn_seconds", "Since the turn of the loop began that goes on; 0 between turns.",
                          self._service.stalled)  # fmt: skip
+        yield made.counter("trace_events_unwritten", "Events that are missing in the trace file.", t.unwritten)
         names = [name for name, _ in self._service.engine.parts.drafters]
         known = {name: t.drafters.get(name, Drafted()) for name in dict.fromkeys([*names, *t.drafters])}
         for name, doc, values in (

@@ -12,7 +12,8 @@ from starlette.responses import JSONResponse, Response
 import augury
 from augury.engine.engine import Engine
 from augury.server.answering import Desk
-from augury.server.asking import check_model
+from augury.server.asking import check_model, may_trace
+from augury.tree import MAX_NODES
 
 
 def fingerprint(engine: Engine) -> str:
@@ -25,7 +26,14 @@ def fingerprint(engine: Engine) -> str:
 def router(desk: Desk) -> APIRouter:
     """The routes."""
     routes, began = APIRouter(), int(time.time())
-    settings, info = desk.settings, desk.service.engine.target.info
+    engine, settings = desk.service.engine, desk.settings
+    info, deepest = engine.target.info, engine.parts.deepest
+    drafting = {
+        "drafters": [name for name, _ in engine.parts.drafters],
+        "acceptance": engine.acceptance,
+        "draft_tokens": deepest if deepest < MAX_NODES else None,
+        "trace": may_trace(settings),
+    }
 
     def card(name: str) -> dict[str, Any]:
         return {
@@ -35,6 +43,7 @@ def router(desk: Desk) -> APIRouter:
             "owned_by": "augury",
             "root": info.name,
             "max_model_len": info.context,
+            "speculative": drafting,
         }
 
     @routes.get("/models")

@@ -17,7 +17,7 @@ from augury.errors import shown
 from augury.server.answering import Desk
 from augury.server.answers import Whole
 from augury.server.asking import asked, check_model, constraint, conversation, response_format
-from augury.server.faults import Fault, refused
+from augury.server.faults import Fault, refused, unsupported
 from augury.server.schema import Messages, ResponseBody, described
 from augury.server.settings import Settings
 from augury.server.stream import DONE, frame
@@ -32,6 +32,8 @@ class Written:
 
     def __init__(self, engine: Engine, settings: Settings, body: ResponseBody, key: str) -> None:
         check_model(body.model, settings)
+        if body.speculative is not None and body.speculative.trace:
+            raise unsupported("speculative.trace", "ask /v1/chat/completions for it")
         metadata = body.metadata or {}
         if len(metadata) > MAX_METADATA or not all(isinstance(v, str) and len(v) <= 512 for v in metadata.values()):
             raise refused("metadata", f"metadata may have {MAX_METADATA} texts of up to 512 characters")
@@ -46,8 +48,7 @@ class Written:
             raise refused("text.format", "an answer follows one grammar; leave out text.format, or tool_choice: none")
         prompt = conversation(engine, Messages(messages=_messages(body)), tools.listed, "input")
         self.asked = asked(
-            engine, settings, body, [prompt], key=key, max_tokens=body.max_output_tokens,
-            grammar=grammar or tools.grammar,
+            engine, settings, body, [prompt], key=key, grammar=grammar or tools.grammar,
         )  # fmt: skip
         self._tools, self._reader = tools, Reader(tools)
         self._padded = bool(body.stream_options and body.stream_options.include_obfuscation)

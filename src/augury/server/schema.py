@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import models_json_schema
 
 from augury.server.faults import refused, unsupported
@@ -211,6 +211,7 @@ class Speculative(Shape):
     draft_tokens: Annotated[int, Field(ge=0, le=MOST)] | None = None
     acceptance: Literal["coupled", "rejection", "block"] | None = None
     figures: bool | Literal["summary", "detailed"] | None = None
+    trace: bool | Literal["steps"] | None = None
 
 
 class Asking(Shape):
@@ -249,10 +250,36 @@ class Asking(Shape):
     return_token_ids: bool | None = None
 
 
+Prompts = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+                {
+                    "type": "array",
+                    "items": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1},
+                    "minItems": 1,
+                },
+            ]
+        }
+    ),
+]
+"""A text, token ids, or several of either. ``asking.prompts_of`` reads it."""
+
+Items = Annotated[
+    Any,
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}, "minItems": 1}]}),
+]
+"""A text, or a conversation. ``responses.py`` reads it."""
+
+
 class Messages(Shape):
     """A conversation, and how it is written for the model."""
 
-    messages: Many[dict[str, Any]]
+    messages: Annotated[Many[dict[str, Any]], Field(json_schema_extra={"minItems": 1})]
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -278,7 +305,7 @@ class CompletionBody(Asking):
 
     unmet = COMPLETIONS_UNMET
 
-    prompt: Any
+    prompt: Prompts
     max_tokens: Count | None = None
     n: Count | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -291,7 +318,7 @@ class ResponseBody(Asking):
 
     unmet = RESPONSES_UNMET
 
-    input: Any
+    input: Items
     instructions: str | None = None
     max_output_tokens: Count | None = None
     text: dict[str, Any] | None = None
@@ -342,7 +369,10 @@ _PLACE = "#/components/schemas/{model}"
 def described(shape: type[Shape]) -> dict[str, Any]:
     """What OpenAPI says of a route whose body is read by ``reading.py``."""
     schema = {"$ref": _PLACE.format(model=shape.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    found: dict[str, Any] = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    if issubclass(shape, Asking):
+        found["responses"] = {"200": {"content": {"text/event-stream": {}}}}
+    return found
 
 
 def definitions() -> dict[str, Any]:

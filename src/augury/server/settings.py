@@ -9,6 +9,10 @@ StreamMode = Literal["fast", "smooth", "private"]
 Amount = Literal["none", "summary", "detailed"]
 
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""Names of this machine that no other can take."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """How a server behaves to those who ask it.
@@ -32,6 +36,11 @@ class Settings:
         allow_priority: whether a request may say how urgent it is, before or behind others.
         choices: answers of one request at most, over all its prompts.
         metrics_compat_vllm: whether /metrics shows vLLM's names too.
+        default_max_tokens: of an answer whose request says nothing; None leaves it to the route.
+        max_tokens_limit: that a request may ask for; None is the context.
+        page: whether the page is served.
+        trace_keys: any of them opens ``/trace``, which other keys then do not.
+        local: whether only this machine reaches the server.
     """
 
     names: tuple[str, ...] = ("augury",)
@@ -52,3 +61,19 @@ class Settings:
     allow_priority: bool = False
     choices: int = 128
     metrics_compat_vllm: bool = True
+    default_max_tokens: int | None = None
+    max_tokens_limit: int | None = None
+    page: bool = False
+    trace_keys: tuple[str, ...] = field(default=(), repr=False)
+    local: bool = True
+
+
+def hides_traces(settings: Settings) -> str:
+    """Why a server shows nobody what it traces; empty where it does."""
+    if settings.stream_mode == "private":
+        return "its streams are private"
+    if settings.trace_keys:
+        return ""
+    if settings.api_keys:
+        return "it asks for API keys, and its operator set no --trace-key"
+    return "" if settings.local else "other machines reach it, and its operator set no --trace-key"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 import augury
 from augury.engine.service import Service
 from augury.server.faults import Fault
 from augury.server.metrics import Metrics
 from augury.server.settings import Settings
+from augury.server.tracing import Tap
 
 STALLED_S = 120.0
 """Seconds of one turn of the loop after which the engine counts as stuck."""
@@ -26,7 +29,7 @@ def router(service: Service, settings: Settings, metrics: Metrics | None = None)
     """
     routes = APIRouter()
 
-    @routes.get("/health")
+    @routes.get("/health", response_class=Response)
     async def health() -> Response:
         """Liveness: 200 and nothing else, or 503 with what is wrong."""
         if why := trouble(service):
@@ -46,11 +49,37 @@ def router(service: Service, settings: Settings, metrics: Metrics | None = None)
 
     if metrics is not None:
 
-        @routes.get("/metrics")
+        @routes.get("/metrics", response_class=PlainTextResponse)
         async def exposition() -> Response:
             return Response(metrics.exposition(service), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
     return routes
+
+
+def loaded(service: Service, tap: Tap, metrics: Metrics | None) -> dict[str, Any]:
+    """How busy a server is: now, over the last seconds, and since it began."""
+    found: dict[str, Any] = {
+        "at": tap.teller.now,
+        "running": service.running,
+        "waiting": service.waiting,
+        "slots": service.engine.slots,
+        "kv_used": service.cache_usage,
+        "recent": tap.recent.figures(),
+    }
+    if metrics is not None:
+        totals = metrics.totals
+        found["totals"] = {
+            "steps": totals.steps,
+            "drafts": totals.drafts,
+            "drafted": totals.drafted,
+            "accepted": totals.accepted,
+            "prompt_tokens": totals.prompt_tokens,
+            "cached_tokens": totals.cached_tokens,
+            "generation_tokens": totals.generation_tokens,
+            "requests": dict(totals.finished),
+            "refused": dict(totals.refused),
+        }
+    return found
 
 
 def trouble(service: Service) -> str | None:
