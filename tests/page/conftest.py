@@ -22,7 +22,7 @@ class Flat(Meter):
     def served(self, rows: int, read: float, verify_ms: float, rest_ms: float) -> None: ...
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def engine() -> Iterator[augury.Engine]:
     """With two drafters that copy."""
     made = augury.load(NAME, drafters="suffix,prediction", max_model_len=1024, measure=False)
@@ -31,7 +31,7 @@ def engine() -> Iterator[augury.Engine]:
     made.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def server(engine) -> Iterator[Server]:
     """One server for most tests."""
     made = Server(engine)
@@ -40,9 +40,9 @@ def server(engine) -> Iterator[Server]:
     made.stop()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser():
-    """A browser that is there; none is fetched. It ends with this room's tests, and its event loop with it."""
+    """A browser that is there; none is fetched. Its driver's event loop ends with it: other tests run their own."""
     from playwright.sync_api import sync_playwright
 
     found = next(filter(None, map(shutil.which, BROWSERS)), None)

@@ -9,12 +9,14 @@ def test_both_run_and_the_text_is_the_same(server, visit):
     page = visit(f"{server.url}#/race").page
     ended = []
     page.on("requestfinished", lambda request: ended.append(request) if "/v1/" in request.url else None)
+    page.get_by_label("System prompt").fill("Answer briefly.")
     page.fill("#race-prompt", "Repeat three times: the cat sat on the mat.")
     page.get_by_label("Tokens at most").fill("60")
     page.get_by_role("button", name="Race", exact=True).click()
     page.locator(".result").wait_for()
     runs = [request for request in ended if request.url.endswith("/chat/completions")]
     assert [run.post_data_json["speculative"].get("enabled", True) for run in runs] == [False, True]
+    assert all(run.post_data_json["messages"][0]["content"] == "Answer briefly." for run in runs)
     speeds = []
     for run in runs:
         lines = [line[6:] for line in run.response().text().split("\n") if line.startswith("data: ")]

@@ -157,11 +157,29 @@ def test_second_siblings_are_judged_by_what_is_left_of_p(visit, tmp_path):
         assert "0.2 / (1 − 0.5) = 0.4" in page.locator(".reasons li").nth(1).inner_text()
 
 
-def test_timeline_is_downloaded_and_perfetto_asked_only_on_a_press(server, visit):
-    page = visit(f"{server.url}#/requests").page
+PERFETTO = """<script>
+addEventListener("message", ({ data }) => {
+  if (data === "PING") return opener.postMessage("PONG", "*");
+  document.title = `${data.perfetto.title}: ${new TextDecoder().decode(data.perfetto.buffer).slice(0, 400)}`;
+});
+</script>"""
+
+
+def test_a_timeline_is_downloaded_and_handed_to_perfetto_on_a_press_only(server, visit):
+    made = visit(f"{server.url}#/requests")
+    page = made.page
     with page.expect_download() as got:
         page.get_by_role("button", name="timeline.json").click()
     assert got.value.suggested_filename == "augury-timeline.json"
     assert "traceEvents" in got.value.path().read_text()
+    page.context.route(
+        "https://ui.perfetto.dev/**", lambda route: route.fulfill(body=PERFETTO, content_type="text/html")
+    )
     page.get_by_role("button", name="Open in Perfetto").click()
     page.get_by_text("Nothing is asked of it before you press").wait_for()
+    made.check(server.url)
+    made.others = ("https://ui.perfetto.dev/",)
+    with page.expect_popup() as opened:
+        page.get_by_role("button", name="Open ui.perfetto.dev").click()
+    opened.value.wait_for_function("document.title.includes('traceEvents')")
+    assert opened.value.title().startswith("augury:")

@@ -31,6 +31,13 @@ export function Token({ piece, id, active, beyond, drafters }) {
     aria-label=${active ? whose(piece, drafters) : undefined}>${shown(piece)}</span>`;
 }
 
+/** The tokens that a step brought, one after the other; ``spelt`` makes the text of each. */
+export const Brought = ({ pieces, spelt }) =>
+  pieces.map((piece, i) => {
+    const looks = classes("tok", piece.text === "" && "part", piece.source >= 0 ? look(piece.source) : `own ${piece.own ?? ""}`);
+    return html`<span key=${i} class=${looks}>${shown({ ...piece, text: spelt(piece.text) })}</span>`;
+  });
+
 /** Guesses of a step that were thrown away where one of its tokens stands. */
 export function Thrown({ step, at }) {
   const chains = thrown(step).filter((chain) => chain.at === at);
@@ -120,7 +127,8 @@ function moved(told, count, { n, i }, key) {
 export function Legend({ drafters, told }) {
   const { used, owns, sums } = told;
   const own = { correction: "correction", bonus: "bonus", plain: "own" };
-  const line = (looks, said, own) => html`<li key=${looks}><span class=${`tok ${looks}`}>${shown({ text: t("legend.token"), own })}</span> ${said}</li>`;
+  const line = (looks, said, own) => html`<li key=${looks}>
+    <span class=${`tok ${looks}`}>${shown({ text: t("legend.token"), own })}</span> ${said}</li>`;
   return html`<ul class="legend" aria-label=${t("legend.title")}>
     ${drafters.flatMap((name, i) => (used.has(i) ? [line(look(i), t("legend.by", { name }))] : []))}
     ${Object.entries(own).flatMap(([kind, word]) => (owns.has(kind) ? [line(`own ${kind}`, t(`legend.${word}`), kind)] : []))}
@@ -129,12 +137,12 @@ export function Legend({ drafters, told }) {
 }
 
 /** The figures of an answer in one line. */
-export function Figures({ figures }) {
+export function Figures({ figures: { speed, length, rate, saved } }) {
   const parts = [
-    ["speed", figures.speed === null ? null : t("figures.speed", { n: decimal(figures.speed, 1) })],
-    ["length", figures.length === null ? null : t("figures.length", { n: decimal(figures.length, 2) })],
-    ["rate", figures.rate === null ? t("figures.undrafted") : t("figures.rate", { n: percent(figures.rate, 1) })],
-    ["saved", figures.saved === null ? null : t(figures.saved < 0 ? "figures.lost" : "figures.saved", { n: decimal(Math.abs(figures.saved), 0) })],
-  ];
-  return html`<p class="figures">${parts.filter(([, said]) => said).map(([name, said]) => html`<span data-figure=${name} key=${name}>${said}</span>`)}</p>`;
+    ["speed", speed === null ? null : t("figures.speed", { n: decimal(speed, 1) })],
+    ["length", length === null ? null : t("figures.length", { n: decimal(length, 2) })],
+    ["rate", rate === null ? t("figures.undrafted") : t("figures.rate", { n: percent(rate, 1) })],
+    ["saved", saved === null ? null : t(saved < 0 ? "figures.lost" : "figures.saved", { n: decimal(Math.abs(saved), 0) })],
+  ].filter(([, said]) => said);
+  return html`<p class="figures">${parts.map(([name, said]) => html`<span data-figure=${name} key=${name}>${said}</span>`)}</p>`;
 }

@@ -56,9 +56,11 @@ function App() {
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>${t("skip")}</a>
     <header class="top">
       <a class="mark" href="#/" aria-label="Augury"><${Mark} /><span>augury</span></a>
-      <nav aria-label=${t("nav")}>${views.map((one) => html`<a key=${one} href=${`#/${one}`} aria-current=${one === view ? "page" : undefined}>${t(`view.${one}`)}</a>`)}</nav>
+      <nav aria-label=${t("nav")}>${views.map((one) => html`
+        <a key=${one} href=${`#/${one}`} aria-current=${one === view ? "page" : undefined}>${t(`view.${one}`)}</a>`)}</nav>
       <div class="tools">
-        <p class="link ${phase}" role="status"><span class="lamp" aria-hidden="true"></span><span class="model">${phase === "here" ? model : ""}</span> <span class="phase">${t(`link.${file && phase === "here" ? "file" : phase}`)}</span></p>
+        <p class="link ${phase}" role="status"><span class="lamp" aria-hidden="true"></span>
+          <span class="model">${phase === "here" ? model : ""}</span> <span class="phase">${t(`link.${file && phase === "here" ? "file" : phase}`)}</span></p>
         <label class="pick"><span class="sr">${t("theme")}</span><select name="theme" value=${theme.value} onChange=${(event) => setTheme(event.target.value)}>
           ${["auto", "light", "dark"].map((one) => html`<option key=${one} value=${one}>${t(`theme.${one}`)}</option>`)}</select></label>
         <label class="pick"><span class="sr">${t("language")}</span><select name="language" value=${language.value} onChange=${(event) => setLanguage(event.target.value)}>

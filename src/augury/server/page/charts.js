@@ -23,6 +23,10 @@ export const short = (value) => {
   return String(+value.toPrecision(6));
 };
 
+/** Lines at the ticks of an upright axis, and their values. */
+const Upright = ({ at, up, form }) => at.map((y) => html`<g key=${y}>
+  <path class="grid" d=${`M${LEFT} ${up(y)}H${WIDTH - RIGHT}`} /><text x=${LEFT - 8} y=${up(y) + 4} class="end">${form(y)}</text></g>`);
+
 /** Whether a point is joined to the one before it. */
 const joined = (points, i, gap) => i > 0 && i < points.length && points[i][0] - points[i - 1][0] <= gap;
 
@@ -34,11 +38,13 @@ function Marker({ number, x, y }) {
 
 /** Lines over two axes.
  *
- * series: [{name, points: [[x, y]], look: a number, kind: "c", or "d" of drafters}]; told: what a screen reader says; diagonal: a dashed line from corner to
- * corner; xs, ys: the axes' ticks where they are given; least: what the upright axis reaches at least; form: how a value
+ * series: [{name, points: [[x, y]], look: a number, kind: "c", or "d" of drafters}]; told: what a screen reader says;
+ * diagonal: a dashed line from corner to corner; xs, ys: the axes' ticks where they are given; least: what the upright axis reaches at least; form: how a value
  * is written; gap: the distance along x beyond which points are not joined.
  */
-export function Lines({ title, xLabel, yLabel, series, told, xs, ys, least = 0, gap = Infinity, diagonal, marks = true, height = 240, form = short, formX = short }) {
+export function Lines({
+  title, xLabel, yLabel, series, told, xs, ys, diagonal, least = 0, gap = Infinity, marks = true, height = 240, form = short, formX = short,
+}) {
   const all = series.flatMap((one) => one.points);
   const atX = xs ?? ticks(Math.min(...all.map(([x]) => x)), Math.max(...all.map(([x]) => x)));
   const atY = ys ?? ticks(Math.min(0, ...all.map(([, y]) => y)), Math.max(least, ...all.map(([, y]) => y)));
@@ -48,12 +54,15 @@ export function Lines({ title, xLabel, yLabel, series, told, xs, ys, least = 0, 
   return html`<figure class="chart">
     <figcaption>${title}</figcaption>
     <svg viewBox=${`0 0 ${WIDTH} ${height}`} role="img" aria-label=${told ? `${title}. ${told}` : title}>
-      ${atY.map((y) => html`<g key=${`y${y}`}><path class="grid" d=${`M${LEFT} ${up(y)}H${WIDTH - RIGHT}`} /><text x=${LEFT - 8} y=${up(y) + 4} class="end">${form(y)}</text></g>`)}
-      ${atX.map((x) => html`<g key=${`x${x}`}><path class="grid" d=${`M${along(x)} ${height - BOTTOM}v5`} /><text x=${along(x)} y=${height - BOTTOM + 19} class="middle">${formX(x)}</text></g>`)}
+      <${Upright} at=${atY} up=${up} form=${form} />
+      ${atX.map((x) => html`<g key=${`x${x}`}><path class="grid" d=${`M${along(x)} ${height - BOTTOM}v5`} />
+        <text x=${along(x)} y=${height - BOTTOM + 19} class="middle">${formX(x)}</text></g>`)}
       ${diagonal && html`<path class="mark" d=${`M${along(atX[0])} ${up(atY[0])}L${along(atX.at(-1))} ${up(atY.at(-1))}`} />`}
       ${series.map(({ name, points, look, kind = "c" }) => html`<g class=${`${kind}${look % 6}`} key=${name}>
-        <path class="line" stroke-dasharray=${DASHES[look % DASHES.length]} d=${points.map(([x, y], i) => `${joined(points, i, gap) ? "L" : "M"}${along(x)} ${up(y)}`).join("")} />
-        ${points.filter((_, i) => marks || !(joined(points, i, gap) || joined(points, i + 1, gap))).map(([x, y, more]) => html`<g class="point"><title>${name}: ${formX(x)}, ${form(y)}${more ? ` (${more})` : ""}</title><${Marker} number=${look} x=${along(x)} y=${up(y)} /></g>`)}
+        <path class="line" stroke-dasharray=${DASHES[look % DASHES.length]}
+          d=${points.map(([x, y], i) => `${joined(points, i, gap) ? "L" : "M"}${along(x)} ${up(y)}`).join("")} />
+        ${points.filter((_, i) => marks || !(joined(points, i, gap) || joined(points, i + 1, gap))).map(([x, y, more]) => html`<g class="point">
+          <title>${name}: ${formX(x)}, ${form(y)}${more ? ` (${more})` : ""}</title><${Marker} number=${look} x=${along(x)} y=${up(y)} /></g>`)}
       </g>`)}
       <text x=${(LEFT + WIDTH - RIGHT) / 2} y=${height - 4} class="middle dim">${xLabel}</text>
       <text x=${WIDTH - RIGHT} y="9" class="end dim">${yLabel}</text>
@@ -64,7 +73,10 @@ export function Lines({ title, xLabel, yLabel, series, told, xs, ys, least = 0, 
 
 /** The names of lines, with their looks. */
 export function Names({ series }) {
-  return html`<ul class="names">${series.map(({ name, look, kind = "c" }) => html`<li key=${name}><svg class=${`${kind}${look % 6}`} viewBox="0 0 28 12" aria-hidden="true"><path class="line" stroke-dasharray=${DASHES[look % DASHES.length]} d="M0 6H28" /><${Marker} number=${look} x=${14} y=${6} /></svg>${name}</li>`)}</ul>`;
+  return html`<ul class="names">${series.map(({ name, look, kind = "c" }) => html`<li key=${name}>
+    <svg class=${`${kind}${look % 6}`} viewBox="0 0 28 12" aria-hidden="true">
+      <path class="line" stroke-dasharray=${DASHES[look % DASHES.length]} d="M0 6H28" /><${Marker} number=${look} x=${14} y=${6} />
+    </svg>${name}</li>`)}</ul>`;
 }
 
 /** Upright bars, as of a histogram: bars is [{name, value}]. */
@@ -75,7 +87,7 @@ export function Columns({ title, xLabel, bars, look, kind = "c", height = 200, t
   return html`<figure class="chart">
     <figcaption>${title}</figcaption>
     <svg viewBox=${`0 0 ${WIDTH} ${height}`} role="img" aria-label=${told ? `${title}. ${told}` : title}>
-      ${at.map((y) => html`<g key=${y}><path class="grid" d=${`M${LEFT} ${up(y)}H${WIDTH - RIGHT}`} /><text x=${LEFT - 8} y=${up(y) + 4} class="end">${form(y)}</text></g>`)}
+      <${Upright} at=${at} up=${up} form=${form} />
       <g class=${`${kind}${look % 6}`}>${bars.map(({ name, value }, i) => html`<g key=${name}><title>${name}: ${form(value)}</title>
         <rect class="bar" x=${LEFT + wide * i + wide * 0.14} width=${wide * 0.72} y=${up(value)} height=${height - BOTTOM - up(value)} rx="2" /></g>`)}</g>
       ${bars.map(({ name }, i) => html`<text key=${name} x=${LEFT + wide * (i + 0.5)} y=${height - BOTTOM + 17} class="middle">${name}</text>`)}
@@ -93,7 +105,8 @@ export function Parts({ parts, whole, told }) {
     ${parts.map(({ name, value, said, look }) => {
       const x = at;
       at += value * scale;
-      return html`<g class=${look} key=${name}><title>${said}</title><rect class="bar" x=${x} y="0" width=${Math.max(value * scale - 1.5, 0)} height="22" /></g>`;
+      return html`<g class=${look} key=${name}><title>${said}</title>
+        <rect class="bar" x=${x} y="0" width=${Math.max(value * scale - 1.5, 0)} height="22" /></g>`;
     })}
   </svg>`;
 }

@@ -1,7 +1,7 @@
 // One step, taken apart: its tree, why each guess was kept or not, where the time went.
 
 import { Parts } from "./charts.js";
-import { look, shown } from "./answer.js";
+import { Brought, look } from "./answer.js";
 import { reasons } from "./laws.js";
 import { Tree, visible } from "./tree.js";
 import { accepted, alone, spelt, stepMs } from "./trace.js";
@@ -50,14 +50,16 @@ export function Inspector({ walk, n, onMove, onClose }) {
     event.stopPropagation();
     keys[event.key]();
   };
+  const button = (sign, said, work, off = false) =>
+    html`<button class="icon" aria-label=${said} title=${said} disabled=${off} onClick=${work}>${sign}</button>`;
   const fresh = found.n === n && found.of === of;
   return html`<section class="inspector" aria-label=${t("inspector.title")} tabindex="-1" ref=${box} onKeyDown=${key}>
     <header>
       <h2 aria-live="polite">${t("inspector.step", { n: whole(n + 1), of: whole(walk.count) })}</h2>
       <div class="buttons">
-        <button class="icon" aria-label=${t("inspector.before")} title=${t("inspector.before")} disabled=${n <= (walk.first ?? 0)} onClick=${() => move(n - 1)}>←</button>
-        <button class="icon" aria-label=${t("inspector.after")} title=${t("inspector.after")} disabled=${n + 1 >= walk.count} onClick=${() => move(n + 1)}>→</button>
-        <button class="icon" aria-label=${t("close")} title=${t("close")} onClick=${onClose}>✕</button>
+        ${button("←", t("inspector.before"), () => move(n - 1), n <= 0)}
+        ${button("→", t("inspector.after"), () => move(n + 1), n + 1 >= walk.count)}
+        ${button("✕", t("close"), onClose)}
       </div>
     </header>
     <div class=${classes("inside", !fresh && "stale")} aria-busy=${fresh ? "false" : "true"}>
@@ -75,8 +77,10 @@ function Step({ step, begin, chosen, onChoose }) {
     ? t("inspector.summary", { accepted: accepted(step), drafted: step.tokens.length, emitted: step.emitted.length })
     : t("inspector.none");
   return html`
-    <p class="lead" aria-live="polite">${summary} ${step.reason && html`<span class="dim">${t("inspector.reason", { reason: step.reason })}</span>`}</p>
-    <p class="emitted"><span class="dim">${t("inspector.emits")}</span> ${alone(step).map((piece, i) => html`<span key=${i} class=${classes("tok", piece.text === "" && "part", piece.source >= 0 ? look(piece.source) : `own ${piece.own ?? ""}`)}>${shown({ ...piece, text: piece.text && visible(piece.text.replaceAll("\n", "↵")) })}</span>`)}</p>
+    <p class="lead" aria-live="polite">${summary}
+      ${step.reason && html` <span class="dim">${t("inspector.reason", { reason: step.reason })}</span>`}</p>
+    <p class="emitted"><span class="dim">${t("inspector.emits")}</span> <${Brought} pieces=${alone(step)}
+      spelt=${(text) => text && visible(text.replaceAll("\n", "↵"))} /></p>
     <${Tree} step=${step} drafters=${drafters} chosen=${chosen} onChoose=${onChoose} told=${`${t("tree.told")} ${summary}`} />
     <h3>${t("inspector.time")} <small>${t("ms", { n: decimal(stepMs(step), 2) })}</small></h3>
     <${Times} step=${step} />
@@ -96,9 +100,12 @@ function Reasons({ step, begin, chosen, onChoose }) {
     if (chosen !== null) list.current?.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
   }, [chosen]);
   return html`<ol class="reasons" ref=${list}>${reasons(step, begin).map(({ node, fate, said }) => html`
-    <li key=${node} class=${classes(fate, chosen === node && "chosen")} aria-current=${chosen === node ? "true" : undefined} onClick=${() => onChoose(node)}>
+    <li key=${node} class=${classes(fate, chosen === node && "chosen")} onClick=${() => onChoose(node)}
+      aria-current=${chosen === node ? "true" : undefined}>
       <span class="label">${fate === "target" ? visible(spelt(step, step.next)) : visible(spelt(step, step.tokens[node]))}</span>
-      <span>${said}${fate !== "target" && begin?.drafters ? html` <span class="dim">${t("law.by", { name: begin.drafters[step.source[node]] ?? "?", survival: decimal(step.survival[node], 2) })}</span>` : null}</span>
+      <span>${said}${fate === "target" ? null : html` <span class="dim">${t("law.by", {
+        name: begin?.drafters?.[step.source[node]] ?? step.source[node], survival: decimal(step.survival[node], 2),
+      })}</span>`}</span>
     </li>`)}</ol>`;
 }
 
@@ -110,11 +117,14 @@ function Times({ step }) {
   const plain = step.plain_ms == null ? null : step.plain_ms * step.emitted.length;
   const whole = Math.max(stepMs(step), plain ?? 0);
   const saved = step.saved_ms;
+  const plainly = t("inspector.plainly", { n: decimal(plain, 2) });
   return html`<div class="times">
     <${Parts} parts=${parts} whole=${whole} told=${parts.map((part) => part.said).join(", ")} />
-    ${plain === null ? null : html`<${Parts} parts=${[{ name: "plain", value: plain, look: "plainly", said: t("inspector.plainly", { n: decimal(plain, 2) }) }]} whole=${whole} told=${t("inspector.plainly", { n: decimal(plain, 2) })} />`}
+    ${plain === null ? null : html`<${Parts} parts=${[{ name: "plain", value: plain, look: "plainly", said: plainly }]} whole=${whole} told=${plainly} />`}
     <ul class="names">${parts.map(({ look: own, said, name }) => html`<li key=${name}><span class="swatch ${own}"></span>${said}</li>`)}</ul>
-    ${plain === null ? null : html`<p>${t("inspector.plain", { tokens: step.emitted.length, each: decimal(step.plain_ms, 2), n: decimal(plain, 2) })} ${html`<strong>${t(saved < 0 ? "inspector.lost" : "inspector.saved", { n: decimal(Math.abs(saved), 2) })}</strong>`}</p>`}
+    ${plain === null ? null : html`<p>
+      ${t("inspector.plain", { tokens: step.emitted.length, each: decimal(step.plain_ms, 2), n: decimal(plain, 2) })}${" "}
+      <strong>${t(saved < 0 ? "inspector.lost" : "inspector.saved", { n: decimal(Math.abs(saved), 2) })}</strong></p>`}
   </div>`;
 }
 

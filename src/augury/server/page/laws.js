@@ -10,7 +10,8 @@ const quoted = (spelling) => `“${visible(spelling)}”`;
 export function reasons(step, begin) {
   const rule = begin?.rule ?? "coupled";
   const fate = verdicts(step);
-  const told = fate.map((one, node) => ({ node, fate: one, said: one === "unreached" ? unreached(step, node, fate) : judged(step, node, one, rule, begin) }));
+  const said = (one, node) => (one === "unreached" ? unreached(step, node, fate) : judged(step, node, one, rule, begin));
+  const told = fate.map((one, node) => ({ node, fate: one, said: said(one, node) }));
   const own = ownToken(step, rule, begin, fate);
   return own ? [...told, own] : told;
 }

@@ -32,7 +32,8 @@ async function learn() {
   const found = { file: false, model: null, drafters: [], header: null, barred: null, told: "" };
   try {
     found.header = await json("/trace/header");
-    Object.assign(found, { model: String(found.header.model), drafters: (found.header.drafters ?? []).map(String), file: found.header.live === false });
+    const { model, drafters, live } = found.header;
+    Object.assign(found, { model: String(model), drafters: drafters.map(String), file: live === false });
   } catch (error) {
     if (!(error instanceof Refusal) || error.status >= 500) throw error;
     found.barred = { status: error.status, message: error.message };

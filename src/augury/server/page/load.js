@@ -10,6 +10,7 @@ import { decimal, percent, t, whole } from "./words.js";
 
 const LOOK_MS = 1000;
 const KEPT = 180; // looks
+const TOTALS = ["generation_tokens", "prompt_tokens", "cached_tokens", "steps", "drafted", "accepted"];
 const SPANS = [30, 60, 120, 180, 360]; // seconds that the plots may show
 
 /** What was seen, the latest last; of one server. */
@@ -39,9 +40,13 @@ export function Load() {
   if (!last) return html`<div class="main">${title}<p class="dim">${t(header ? "reads" : `link.${phase}`)}</p></div>`;
   const x = (one) => (one.seen - last.seen) / 1e3;
   const line = (name, look, of) => ({ name: t(`tile.${name}`), look, points: looks.filter((one) => of(one) != null).map((one) => [x(one), of(one)]) });
+  const fact = (said, n) => html`<div key=${said}><dt>${said}</dt><dd>${whole(n)}</dd></div>`;
   const { recent, totals } = last;
   const span = SPANS.find((one) => -x(looks[0]) <= one) ?? SPANS.at(-1);
-  const common = { xLabel: t("plot.ago"), marks: false, xs: [-1, -2 / 3, -1 / 3, 0].map((part) => Math.round(part * span)), height: 200, yLabel: "", formX: (v) => short(Math.abs(v)) };
+  const common = {
+    xLabel: t("plot.ago"), yLabel: "", marks: false, height: 200, formX: (v) => short(Math.abs(v)),
+    xs: [-1, -2 / 3, -1 / 3, 0].map((part) => Math.round(part * span)),
+  };
   return html`<div class="main wide">${title}
     <dl class="tiles">
       <${Tile} name="running" said=${whole(last.running)} more=${last.slots ? t("load.of", { n: last.slots }) : ""} />
@@ -61,9 +66,9 @@ export function Load() {
     </div>
     <${Undrafted} reasons=${recent.undrafted} of=${recent.steps} />
     ${totals && html`<h2>${t("load.totals")}</h2><dl class="facts across">
-      ${["generation_tokens", "prompt_tokens", "cached_tokens", "steps", "drafted", "accepted"].map((name) => html`<div key=${name}><dt>${t(`total.${name}`)}</dt><dd>${whole(totals[name])}</dd></div>`)}
-      ${Object.entries(totals.requests).filter(([, n]) => n).map(([why, n]) => html`<div key=${why}><dt>${t("total.finished", { why: t(`finish.${why}`) })}</dt><dd>${whole(n)}</dd></div>`)}
-      ${Object.entries(totals.refused).filter(([, n]) => n).map(([why, n]) => html`<div key=${`r${why}`}><dt>${t("total.refused", { why })}</dt><dd>${whole(n)}</dd></div>`)}
+      ${TOTALS.map((name) => fact(t(`total.${name}`), totals[name]))}
+      ${Object.entries(totals.requests).flatMap(([why, n]) => (n ? [fact(t("total.finished", { why: t(`finish.${why}`) }), n)] : []))}
+      ${Object.entries(totals.refused).flatMap(([why, n]) => (n ? [fact(t("total.refused", { why }), n)] : []))}
     </dl>`}
   </div>`;
 }

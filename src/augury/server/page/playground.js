@@ -4,7 +4,7 @@ import { Answer, Figures, Legend } from "./answer.js";
 import { Inspector } from "./inspector.js";
 import { link } from "./link.js";
 import { figuresOf, start } from "./run.js";
-import { Settings, chosen, settled } from "./settings.js";
+import { Settings, chosen, conversation, settled } from "./settings.js";
 import { classes, html, said, steady, store, useEffect, useLayoutEffect, useRef, useState, useStore } from "./ui.js";
 import { decimal, language, percent, t } from "./words.js";
 
@@ -15,11 +15,10 @@ const change = (part) => talk.set({ ...talk.value, ...part });
 
 /** Messages so far, and the new one. */
 function messages(question) {
-  const { system } = chosen.value;
   const before = talk.value.turns.filter(({ raw, run }) => !raw && run.content).flatMap(({ question: asked, run }) => [
     { role: "user", content: asked }, { role: "assistant", content: run.content },
   ]);
-  return [...(system.trim() ? [{ role: "system", content: system }] : []), ...before, { role: "user", content: question }];
+  return conversation([...before, { role: "user", content: question }]);
 }
 
 function send() {
@@ -69,7 +68,8 @@ export function Playground() {
       <h1 class="sr">${t("view.playground")}</h1>
       ${phase === "here" && !steps && html`<p class="note">${t("play.blind")}</p>`}
       ${turns.length === 0 && html`<${Welcome} />`}
-      ${turns.map((turn, i) => html`<${Turn} key=${i} index=${i} turn=${turn} version=${`${turn.run.phase} ${turn.run.told.steps.length}`} words=${language.value} gone=${gone} marks=${marks}
+      ${turns.map((turn, i) => html`<${Turn} key=${i} index=${i} turn=${turn} gone=${gone} marks=${marks}
+        version=${`${turn.run.phase} ${turn.run.told.steps.length} ${turn.run.content.length}`} words=${language.value}
         active=${active?.turn === i ? active : null} drafters=${turn.run.told.begin?.drafters ?? drafters} opened=${open?.turn === i} />`)}
       <form class="composer" onSubmit=${(event) => { event.preventDefault(); send(); }}>
         <label class="sr" for="prompt">${t(mode === "raw" ? "play.prompt" : "play.message")}</label>
@@ -101,10 +101,14 @@ export function Folded({ title, children }) {
 }
 
 function Welcome() {
+  const take = (text) => {
+    change({ draft: text });
+    document.getElementById("prompt").focus();
+  };
   const examples = ["planets", "code", "colours"].map((name) => t(`example.${name}`));
   return html`<div class="welcome">
     <p class="lead">${t("play.welcome")}</p>
-    <ul>${examples.map((text) => html`<li key=${text}><button type="button" class="example" onClick=${() => { change({ draft: text }); document.getElementById("prompt").focus(); }}>${text}</button></li>`)}</ul>
+    <ul>${examples.map((text) => html`<li key=${text}><button type="button" class="example" onClick=${() => take(text)}>${text}</button></li>`)}</ul>
   </div>`;
 }
 

@@ -6,7 +6,7 @@ import { link } from "./link.js";
 import { json } from "./net.js";
 import { Folded } from "./playground.js";
 import { start } from "./run.js";
-import { Settings, chosen, settled } from "./settings.js";
+import { Settings, chosen, conversation, settled } from "./settings.js";
 import { stepMs } from "./trace.js";
 import { classes, html, said, still, store, useEffect, useStore } from "./ui.js";
 import { decimal, t } from "./words.js";
@@ -30,7 +30,7 @@ async function go() {
   if (!draft.trim()) return;
   const settings = settled();
   const chat = chosen.value.mode === "chat";
-  const asked = chat ? { chat: [{ role: "user", content: draft }], settings } : { chat: null, prompt: draft, settings };
+  const asked = chat ? { chat: conversation([{ role: "user", content: draft }]), settings } : { chat: null, prompt: draft, settings };
   const lanes = {};
   change({ stage: "plain", lanes, settings, busy: await crowded(), at: 0, active: null, open: null });
   for (const lane of LANES) {
@@ -139,7 +139,8 @@ function Lane({ lane, run, until, whole, active, opened }) {
   const name = `race-${lane}`;
   return html`<section class="lane ${lane}" aria-label=${t(`race.${lane}`)}>
     <h2>${t(`race.${lane}`)} <small data-figure="clock">${t("seconds", { n: decimal(now / 1e3, 2) })}</small></h2>
-    <svg class="progress" viewBox="0 0 100 2" preserveAspectRatio="none" aria-hidden="true"><rect class="rail" width="100" height="2" /><rect class="run" width=${whole ? (100 * now) / whole : 0} height="2" /></svg>
+    <svg class="progress" viewBox="0 0 100 2" preserveAspectRatio="none" aria-hidden="true">
+      <rect class="rail" width="100" height="2" /><rect class="run" width=${whole ? (100 * now) / whole : 0} height="2" /></svg>
     <p class="dim small">${t("race.figures", { tokens, steps: shown, speed: now ? decimal((1e3 * tokens) / now, 1) : "–" })}</p>
     ${run.phase === "failed" && html`<p class="bad" role="alert">${run.fault}</p>`}
     <${Answer} told=${run.told} gone=${false} until=${shown} active=${active} name=${name} label=${t(`race.${lane}`)}

@@ -8,7 +8,8 @@ import { soon } from "./ui.js";
 /** Ask for an answer.
  *
  * asked: {chat: messages or null, prompt: text or null, settings}; plain: without drafting; whole: with the target's p of
- * every guess, which costs a little time; blind: without its steps, where the server does not tell them. changed() is called, not too often, when there is more to show.
+ * every guess, which costs a little time; blind: without its steps, where the server does not tell them. changed() is
+ * called, not too often, when there is more to show.
  *
  * The run: {told, content, phase: "running" | "done" | "stopped" | "failed", fault, metrics, timings, stop()}.
  */

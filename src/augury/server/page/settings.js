@@ -26,6 +26,12 @@ export function settled() {
   };
 }
 
+/** A conversation's messages, the system's before them where there is one. */
+export function conversation(messages) {
+  const { system } = chosen.value;
+  return system.trim() ? [{ role: "system", content: system }, ...messages] : messages;
+}
+
 /** A number that may be left empty where ``none`` says what that means. */
 function Number_({ name, value, min, max, step = 1, none, onValue }) {
   const input = (event) => {
@@ -44,12 +50,15 @@ export function Settings({ mode = true }) {
   const toggle = (name) => change({ off: own.off.includes(name) ? own.off.filter((one) => one !== name) : [...own.off, name] });
   return html`<div class="settings">
     ${mode && html`<div class="switch" role="radiogroup" aria-label=${t("settings.mode")}>
-      ${["chat", "raw"].map((one) => html`<label key=${one} class=${own.mode === one ? "on" : ""}><input type="radio" name="mode" value=${one} checked=${own.mode === one} onChange=${() => change({ mode: one })} />${t(`settings.${one}`)}</label>`)}
+      ${["chat", "raw"].map((one) => html`<label key=${one} class=${own.mode === one ? "on" : ""}>
+        <input type="radio" name="mode" value=${one} checked=${own.mode === one} onChange=${() => change({ mode: one })} />${t(`settings.${one}`)}</label>`)}
     </div>`}
     ${mode && own.mode === "chat" && html`<label class="field tall"><span>${t("settings.system")}</span>
       <textarea name="system" rows="2" value=${own.system} placeholder=${t("settings.none")} onInput=${(event) => change({ system: event.target.value })}></textarea></label>`}
     <fieldset><legend>${t("settings.drafters")}</legend>
-      ${drafters.map((name, i) => html`<label class="check" key=${name}><input type="checkbox" name="drafter" value=${name} checked=${!own.off.includes(name)} onChange=${() => toggle(name)} /><span class="tok ${look(i)}">${name}</span></label>`)}
+      ${drafters.map((name, i) => html`<label class="check" key=${name}>
+        <input type="checkbox" name="drafter" value=${name} checked=${!own.off.includes(name)} onChange=${() => toggle(name)} />
+        <span class="tok ${look(i)}">${name}</span></label>`)}
       ${drafters.every((name) => own.off.includes(name)) && html`<p class="hint">${t("settings.plain")}</p>`}
     </fieldset>
     <label class="field"><span>${t("settings.rule")}</span>
