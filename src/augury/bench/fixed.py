@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -78,7 +78,7 @@ class Standing:
         setting: in words.
         speedup: geometric mean over prompts of the median of a prompt's paired ratios.
         interval: its 95 % bootstrap interval; None with fewer than three prompts.
-        worst: the least of the prompts'.
+        worst: the least of a prompt.
         by_kind: the same mean over the prompts of each kind.
     """
 
@@ -102,16 +102,15 @@ def settings(engine: Engine) -> list[tuple[str, Drafter]]:
 
 
 def measure(
-    rule: Engine, prompts: Sequence[Prompt], *, max_tokens: int, rounds: int, said: bool = True
-) -> dict[str, list[Pair]]:
-    """Pairs of the rule and of every setting, greedy.
+    rule: Engine, prompts: Sequence[Prompt], *, max_tokens: int, rounds: int
+) -> Iterator[dict[str, list[Pair]]]:
+    """Pairs of the rule and of every setting, greedy; gives after every prompt what there is.
 
     Args:
         rule: an engine with a table of costs; settings are made of its drafters, and it must be free.
         prompts: at least one.
         max_tokens: of each answer.
         rounds: how often every prompt is answered each way.
-        said: tell on stderr how far it is.
     """
     made = settings(rule)
     found: dict[str, list[Pair]] = defaultdict(list)
@@ -126,23 +125,19 @@ def measure(
         arms(fixed, prompts, Sampling(), against, max_tokens=max_tokens, rounds=rounds, warm=True),
         strict=True,
     )  # a prompt by the rule, the same prompt under every setting, the next prompt
-    for number, (by_rule, by_setting) in enumerate(answered):
+    for by_rule, by_setting in answered:
         for name, pair in zip((RULE, *(name for name, _ in made)), [*by_rule, *by_setting], strict=True):
             found[name].append(pair)
-        if said:
-            print(f"{number + 1} of {rounds * len(prompts)} prompts", file=sys.stderr)
-    return found
+        yield found
 
 
 def standings(found: dict[str, list[Pair]]) -> list[Standing]:
     """The rule first, then the settings from the fastest to the slowest, hindsight at last."""
-    rows = [_standing(name, pairs) for name, pairs in found.items()]
-    fixed = sorted((row for row in rows if row.setting != RULE), key=lambda row: -row.speedup)
-    prompts = {pair.prompt.id: pair.prompt.kind for pair in found[RULE]}
-    best = {kind: max(row.by_kind[kind] for row in fixed) for kind in prompts.values()}
-    hindsight = geometric_mean([best[kind] for kind in prompts.values()])
-    (rule,) = (row for row in rows if row.setting == RULE)
-    return [rule, *fixed, Standing(HINDSIGHT, hindsight, None, min(best.values()), best)]
+    rows = {name: _standing(name, pairs) for name, pairs in found.items()}
+    fixed = sorted((row for row in rows.values() if row.setting != RULE), key=lambda row: -row.speedup)
+    best = {kind: max(fixed, key=lambda row: row.by_kind[kind]).setting for kind in rows[RULE].by_kind}
+    chosen = [pair for name, pairs in found.items() for pair in pairs if best[pair.prompt.kind] == name]
+    return [rows[RULE], *fixed, _standing(HINDSIGHT, chosen)]
 
 
 def _standing(name: str, pairs: Sequence[Pair]) -> Standing:
@@ -179,9 +174,17 @@ def _run(given: argparse.Namespace) -> int:
 
     prompts = select(own() if given.file is None else read(given.file), (), given.limit)
     engine = augury.load(given.model, drafters="auto,ngram,recycle,lookahead", max_num_seqs=2)
-    found = measure(engine, prompts, max_tokens=given.max_tokens, rounds=given.rounds)
+    found: dict[str, list[Pair]] = {}
+    try:
+        for found in measure(engine, prompts, max_tokens=given.max_tokens, rounds=given.rounds):
+            print(f"{len(found[RULE])} of {given.rounds * len(prompts)} prompts", file=sys.stderr)
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        print("augury: stopped; this is what there is", file=sys.stderr)
     rows = standings(found)
-    title = f"{len(prompts)} prompts, {given.max_tokens} tokens, {engine.target.info.name}, {engine.target.info.runner}"
+    asked = len({pair.prompt.id for pair in found[RULE]})
+    title = f"{asked} prompts, {given.max_tokens} tokens, {engine.target.info.name}, {engine.target.info.runner}"
     columns = ("setting", "speed-up", "95 %", "worst prompt", "worst kind", "best kind")
     cells = [_cells(row) for row in rows]
     Console().print(table(title, columns, cells))
