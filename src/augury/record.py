@@ -12,6 +12,9 @@ from augury.tree import DraftTree, Path
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
+PHASES = ("draft", "verify", "accept", "commit", "rest")
+"""Of a step, in their order; each has its ``..._ms``."""
+
 
 @dataclass(frozen=True)
 class Proposal:

@@ -7,16 +7,28 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from corpus import Letters
 
-from augury.bench.story import drawn
+from augury.bench.story import drawn, runs
 from augury.bench.story.drawn import TOLD, TRACE, answers, examples, pictures, told
+from augury.conformance.toys import ToyTarget
+from augury.engine.engine import Engine
 from augury.errors import InputError
+from augury.record import PHASES
 from augury.trace.log import TraceFile
+from augury.trace.told import Teller
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 RESULTS, PICTURES = DOCS / "results", DOCS / "pictures"
 PAGES = [DOCS / "how-it-works.md", DOCS / "how-it-works.zh-CN.md"]
 SVG = "{http://www.w3.org/2000/svg}"
+
+
+class Talk:
+    """A chat template that only joins what was said."""
+
+    def encode(self, tokenizer, messages, add_generation_prompt=True, **_):
+        return tokenizer.encode("".join(message["content"] for message in messages))
 
 
 def test_the_trace_is_one_that_is_read():
@@ -71,6 +83,15 @@ def test_the_promise_of_the_page_holds_in_its_trace():
     assert found["plain"].tokens == found["drafted"].tokens == found["every guess"].tokens
     assert found["plain, sampled"].tokens == found["coupled, sampled"].tokens
     assert len(found["drafted"].steps) < len(found["plain"].steps)
+
+
+def test_an_answer_lasts_from_its_slot_to_its_last_step():
+    telling, teller = runs.Telling("plain", "toy", "1023", ()), Teller(0.0, Letters(100).token_bytes)
+    with Engine(ToyTarget(100), [], tokenizer=Letters(100), template=Talk()) as engine:
+        begin, *steps, end = runs._answer(engine, telling, 1, teller)
+    assert begin["at"] < steps[0]["at"]
+    assert begin["prompt_text"] == "1023"
+    assert end["at"] == pytest.approx(steps[-1]["at"] + sum(steps[-1][f"{phase}_ms"] for phase in PHASES), abs=0.01)
 
 
 def test_a_trace_without_what_the_page_tells_of_is_refused(tmp_path, monkeypatch):

@@ -187,6 +187,8 @@ def test_a_full_disk_is_one_line(file):
     generated(file)
     said = refused("trace", file, "--perfetto", "/dev/full")
     assert said == "augury: the timeline cannot be written to /dev/full: No space left on device\n"
+    said = run("explain", "1023", "--max-tokens", 4, "--html", "/dev/full", code=2).stderr
+    assert said == "augury: the page cannot be written to /dev/full: No space left on device\n"
 
 
 @pytest.mark.usefixtures("toy")
@@ -276,6 +278,22 @@ def test_everything_is_written_where_it_is_wanted(file, tmp_path):
     assert f"wrote {out}; open it at ui.perfetto.dev" in said.stderr
     assert len(list(folder.iterdir())) == 2
     assert json.loads(out.read_text())["otherData"]["source"] == "generate"
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_timeline_that_fails_leaves_what_was_there(file, tmp_path):
+    generated(file)
+    whole, out, link = file.read_bytes(), tmp_path / "out.json", tmp_path / "link"
+    link.symlink_to(file)
+    for same in (file, link):
+        assert f"--perfetto {same} is the trace itself; give another file" in refused("trace", file, "--perfetto", same)
+    assert file.read_bytes() == whole
+    out.write_text("kept")
+    assert "request 9 is not in" in refused("trace", file, "--request", 9, "--perfetto", out)
+    file.write_bytes(whole + b"garbage\n")
+    assert "it is not JSON" in refused("trace", file, "--perfetto", out)
+    assert out.read_text() == "kept"
+    assert {one.name for one in tmp_path.iterdir()} == {"run.jsonl", "out.json", "link"}
 
 
 def test_what_cannot_be_shown(file, tmp_path):

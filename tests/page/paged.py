@@ -36,8 +36,8 @@ class Server:
 
     def start(self, **settings) -> None:
         made = Settings(**{"names": (NAME,), "page": True, "hosts": ("127.0.0.1",), **settings})
-        metrics = Metrics(NAME)
-        tap = Tap(Teller(self._engine, name=NAME), Ring(8 << 20), text=True)
+        metrics = Metrics(made.names[0])
+        tap = Tap(Teller(self._engine, name=made.names[0]), Ring(8 << 20), text=True)
         service = Service(self._engine, watch=Both(metrics, tap))
         front = Front(listen("127.0.0.1", self.port))
         front.open(create_app(service, made, metrics, tap))

@@ -157,3 +157,31 @@ def test_language_and_theme_are_switched_and_remembered(server, visit, scheme):
 def test_a_browser_that_speaks_chinese_is_met_in_it(server, visit):
     page = visit(server.url, locale="zh-CN").page
     page.get_by_role("button", name="发送").wait_for()
+
+
+def test_what_is_not_seen_of_a_long_answer_is_not_laid_out(server, visit):
+    """Paragraphs that are out of sight cost a key press nothing; copied text is the answer's all the same."""
+    page = visit(server.url).page
+    page.set_viewport_size({"width": 1240, "height": 400})
+    page.get_by_label("Raw prompt").check(force=True)
+    page.get_by_label("Tokens at most").fill("400")
+    frames = answered(page, "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n" * 2, "**/v1/completions")
+    content = "".join(choice["text"] for frame in frames for choice in frame["choices"])
+    assert content.count("\n") > 100
+    blocks = page.locator(".answer .block")
+    assert blocks.count() > 1
+    copied = page.evaluate(
+        "() => { const all = getSelection(); all.selectAllChildren(document.querySelector('.answer')); "
+        "const text = all.toString(); all.removeAllRanges(); return text; }"
+    )
+    assert copied.replace("↵", "").strip() == content.strip()
+    page.locator(".answer").focus()
+    for key in ("Home", "End", "Home"):
+        page.keyboard.press(key)
+        page.wait_for_timeout(100)
+        box = page.locator(".tok.active").bounding_box()
+        top = page.locator(".top").bounding_box()
+        composer = page.locator(".composer").bounding_box()
+        assert top["y"] + top["height"] <= box["y"] <= composer["y"] - box["height"], key
+    seen = "(block) => block.checkVisibility({ contentVisibilityAuto: true }) && block.firstChild.checkVisibility("
+    assert blocks.last.evaluate(seen + "{ contentVisibilityAuto: true })") is False

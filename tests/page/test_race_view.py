@@ -48,3 +48,34 @@ def test_less_motion_means_no_replay_unasked(server, visit):
     page.keyboard.press("Enter")
     page.locator(".result, [role=alert]").wait_for()
     page.get_by_text("Both are over").wait_for(state="attached", timeout=500)
+
+
+def test_two_quick_presses_are_one_race(server, visit):
+    page = visit(f"{server.url}#/race").page
+    asked = []
+    page.on("request", lambda request: asked.append(request) if "/v1/chat" in request.url else None)
+    page.get_by_label("Tokens at most").fill("12")
+    page.fill("#race-prompt", "Say hello.")
+    page.evaluate(  # the look at the load takes its time
+        "() => { const own = fetch; window.fetch = async (path, rest) => "
+        "{ if (path === '/trace/load') await new Promise((done) => setTimeout(done, 300)); return own(path, rest); }; }"
+    )
+    page.get_by_role("button", name="Race", exact=True).dblclick()
+    page.focus("#race-prompt")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    page.locator(".result").wait_for()
+    assert len(asked) == 2
+
+
+def test_the_second_click_of_a_double_click_does_not_stop_what_the_first_began(server, visit):
+    page = visit(f"{server.url}#/race").page
+    page.get_by_label("Tokens at most").fill("60")
+    page.fill("#race-prompt", "Count: 1 2 3 4 5 6 7 8 9 10 11 12 13")
+    page.get_by_role("button", name="Race", exact=True).dblclick(delay=80)
+    page.locator(".result").wait_for()
+    page.get_by_role("link", name="Playground").click()
+    page.fill("#prompt", "Count: 1 2 3 4 5 6 7 8 9 10 11 12 13")
+    page.get_by_role("button", name="Send").dblclick(delay=80)
+    page.locator(".under").wait_for()
+    assert page.get_by_text("Stopped.").count() == 0

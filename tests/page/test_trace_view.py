@@ -127,6 +127,8 @@ def test_a_hundred_thousand_steps_stay_usable(visit, tmp_path):
         ("coupled", 0.8, ["own draw here is “·yes”, to which it gave p = 0.3", "to which it gave p = 0.2: rejected"]),
         ("rejection", 0.8, ["min(1, p/q) = min(1, 0.3 / 0.6) = 0.5. The coin fell 0.25: accepted",
                             "q = 1: it is kept with probability p = 0.2. The coin fell 0.75: rejected"]),
+        ("rejection", 0.0, ["here is “·yes”, and so is the guess: accepted", "the guess is “·no”: rejected"]),
+        ("block", 0.0, ["here is “·yes”, and so is the guess: accepted", "the guess is “·no”: rejected"]),
         ("block", 0.8, ["p = 0.3, q = 0.6; joint ratio so far min(1, ratio × p/q) = 0.5", "= 0.1"]),
     ],
 )  # fmt: skip
@@ -144,6 +146,20 @@ def test_the_arithmetic_is_spelled_out(visit, tmp_path, rule, temperature, said)
         for line, words in zip(lines, said, strict=False):
             assert words in line
         assert "“·but”" in lines[2]
+        assert ("the very token" in page.inner_text(".inspector")) is (rule == "coupled" or temperature == 0)
+
+
+def test_an_answer_that_ended_inside_the_path_is_told(visit, tmp_path):
+    one = step(
+        0, 10.0, 2, tokens=[2, 3, 4], parents=[-1, 0, -1], source=[0, 0, 0], survival=[0.5, 0.25, 0.1],
+        p=[0.5, 0.2, 0.1], path=[0, 1], next=5, own=None, emitted=[2], reason=None,
+    )  # fmt: skip
+    with shown(written(tmp_path / "cut.jsonl", [one])) as url:
+        page = visit(f"{url}#/requests/1/1").page
+        page.locator(".reasons li").first.wait_for()
+        titles = page.locator(".node title").all_text_contents()[1:]
+        assert [title.removeprefix("suffix: ") for title in titles] == ["accepted", "cut off", "not reached"]
+        assert [page.locator(f".node.{kind}").count() for kind in ("accepted", "cut-off", "not-reached")] == [1, 1, 1]
 
 
 def test_second_siblings_are_judged_by_what_is_left_of_p(visit, tmp_path):
@@ -155,6 +171,35 @@ def test_second_siblings_are_judged_by_what_is_left_of_p(visit, tmp_path):
         page = visit(f"{url}#/requests/1/1").page
         page.locator(".reasons li").first.wait_for()
         assert "0.2 / (1 − 0.5) = 0.4" in page.locator(".reasons li").nth(1).inner_text()
+
+
+def test_a_trace_that_is_still_being_looked_at_is_asked_for_again(visit, tmp_path):
+    """Of a file nothing comes live: what was not answered at first is only seen if the page asks again."""
+    with shown(written(tmp_path / "one.jsonl", [step(n, 10.0 + n, 2 + n) for n in range(3)])) as url:
+        made = visit(url)
+        made.pardoned.append("status of 503")
+        page = made.page
+        behind = {"list": 2, "one": 2, "fold": 2}
+
+        def later(name, answer):
+            def handle(route):
+                behind[name] -= 1
+                route.continue_() if behind[name] < 0 else route.fulfill(**answer)
+
+            return handle
+
+        busy = {"error": {"message": "7 events are still to be looked at; ask again in a moment"}}
+        page.route("**/trace/requests?*", later("list", {"json": {"requests": [], "held": 0, "behind": 7, "odd": 0}}))
+        page.route("**/trace/requests/1?*", later("one", {"json": busy, "status": 503}))
+        page.route("**/trace/reliability", later("fold", {"json": {"steps": 0, "behind": 7}}))
+        page.goto(f"{url}#/reliability")
+        page.locator(".tiles").wait_for()
+        page.goto(f"{url}#/requests")
+        page.locator("table.list a").first.click()
+        page.get_by_role("alert").get_by_text("still to be looked at").wait_for()
+        page.locator(".steps [data-row='2'] .tok").first.wait_for()
+        assert page.get_by_role("alert").count() == 0
+        assert max(behind.values()) < 0
 
 
 PERFETTO = """<script>

@@ -111,6 +111,6 @@ def test_where_it_is_switched_off_there_is_none(watched):
 
 
 def test_only_what_a_browser_is_shown_is_a_part():
-    assert all(any(name.endswith(end) for end in TYPES) for name in PARTS)
+    assert {f".{name.rpartition('.')[2]}" for name in PARTS} == {*TYPES}
     assert b"--ground" in PARTS[INK].body
     assert sum(len(part.body) for part in PARTS.values()) < 2 << 20

@@ -75,6 +75,11 @@ def one_line(text):
         (["--trace", "/nonexistent/t.jsonl"], "there is no directory /nonexistent"),
         (["--trace-key", " look"], "--trace-key begins or ends with white space"),
         (["--stream-mode", "private", "--trace", "t.jsonl"], "--stream-mode private and --trace exclude each other"),
+        (["--stream-mode", "private", "--trace-key", "look"], "private and --trace-key exclude each other"),
+        (["--stream-mode", "private", "--trace-text"], "private and --trace-text exclude each other"),
+        (["--trace-bytes", "0", "--trace-key", "look"], "--trace-bytes 0 and --trace-key exclude each other"),
+        (["--trace-text", "--api-key", "k"], "--trace-text has no effect: no trace is shown, as it asks for API keys"),
+        (["--trace-text", "--host", "0.0.0.0"], "no trace is shown, as other machines reach it, and its operator set"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_honoured_is_one_line_and_exit_code_2(args, said, nothing_loaded):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -18,7 +19,8 @@ from augury.server.guard import Guard
 from augury.server.limits import Bodies
 from augury.server.running import Front, listen
 from augury.server.settings import Settings
-from augury.server.traces import MOST_BYTES, MOST_READERS, Reading, held, portion
+from augury.server.traces import MOST_BYTES, MOST_EVENTS, MOST_READERS, Reading, held, portion
+from augury.server.tracing import Tap
 from augury.trace import events
 from augury.trace.figures import figures
 from augury.trace.log import TraceFile
@@ -178,7 +180,7 @@ def test_requests_are_listed_newest_first_and_read_step_by_step(traced):
         ("events?after=1e3", 400, "after"), ("requests?limit=501", 400, "limit"), ("requests/x", 400, "id"),
         ("requests/-1", 400, "id"), ("requests/1?from=-5", 400, "from"), ("requests/1?to=x", 400, "to"),
         ("requests/987654321", 404, None), ("timeline.json?limit=20001", 400, "limit"),
-        ("timeline.json?id=987654321", 404, None), ("plots/none.svg", 404, None), ("plots/..%2Fnone.svg", 404, None),
+        ("timeline.json?id=987654321", 404, None), 
         ("nothing", 404, None), ("", 404, None), (f"events?after={'9' * 5000}", 400, "after"),
     ],
 )  # fmt: skip
@@ -297,7 +299,8 @@ def test_what_the_ring_has_dropped_is_told():
     late = Reading(store)  # who comes only now
     (one,) = late.requests(5)["requests"]
     known = json.loads(late.request(1, 0, None))
-    assert (one["id"], one["label"], one["steps"]) == (1, None, len(known["steps"]))
+    assert (one["id"], one["label"], one["steps"]) == (1, None, 60)
+    assert one["lost"] == 60 - len(known["steps"])
     assert known == page
     assert json.loads(late.request(1, 58, 59))["steps"][0]["n"] == 58
     for n in range(200):
@@ -305,6 +308,67 @@ def test_what_the_ring_has_dropped_is_told():
     assert [one["id"] for one in reading.requests(5)["requests"]] == [2]
     lost = Reading(store).figures()
     assert lost["lost"] == store.first - 1
+
+
+def test_steps_keep_their_numbers_behind_a_gap():
+    store = Kept(LEAST)
+    store.begin()
+    for n in range(10):
+        store.ring.put(step_of(n))
+    reading = Reading(store)
+    reading.catch_up()
+    for n in range(10, 200):  # while nobody looks the ring runs over
+        store.ring.put(step_of(n, size=1000))
+    whole = json.loads(reading.request(1, 0, None))
+    held = [step["n"] for step in whole["steps"]]
+    assert held == [*range(held[0], 200)]
+    assert held[0] > 10
+    assert (whole["to"], whole["of"], whole["lost"]) == (200, 200, held[0])
+    (one,) = reading.requests(5)["requests"]
+    assert (one["steps"], one["lost"], one["tokens"]) == (200, held[0] - 10, 2 * (10 + len(held)))
+    assert one["acceptance_length"] == 2.0
+    part = json.loads(reading.request(1, 198, 199))
+    assert ([step["n"] for step in part["steps"]], part["to"], part["lost"]) == ([198], 199, 0)
+    assert json.loads(reading.request(1, 20, 30))["lost"] == 10
+
+
+def test_what_a_gap_leaves_out_at_the_end_is_counted():
+    store = Kept()
+    store.begin()
+    for n in (0, 1, 2**31 - 2):
+        store.ring.put(step_of(n))
+    record = RequestRecord(7, ["suffix"], finish="length")
+    store.ring.put({**events.end(1, record, 9.0, text=False), "steps": 2**31 - 1})
+    reading = Reading(store)
+    (one,) = reading.requests(5)["requests"]
+    assert (one["steps"], one["lost"]) == (2**31 - 1, 2**31 - 4)
+    part = json.loads(reading.request(1, 1, None))
+    assert ([step["n"] for step in part["steps"]], part["to"], part["lost"]) == ([1, 2**31 - 2], 2**31 - 1, 2**31 - 4)
+
+
+def test_more_steps_than_one_answer_holds_are_asked_on():
+    store = Kept(4 << 20)
+    store.begin()
+    for n in range(0, 4 * MOST_EVENTS, 2):
+        store.ring.put(step_of(n))
+    reading, found, start = Reading(store), [], 0
+    while start < (part := json.loads(reading.request(1, start, None)))["of"]:
+        assert len(part["steps"]) <= MOST_EVENTS
+        assert part["lost"] == part["to"] - start - len(part["steps"])
+        found += [step["n"] for step in part["steps"]]
+        start = part["to"]
+    assert found == [*range(0, 4 * MOST_EVENTS, 2)]
+
+
+def test_an_event_that_no_ring_holds_is_lost_and_no_more():
+    store = Kept(LEAST)
+    store.begin()
+    store.ring.put(step_of(0, size=LEAST))
+    reading = Reading(store)
+    assert reading.requests(5)["behind"] == 0
+    assert reading.figures()["lost"] == 2
+    store.ring.put(step_of(1))
+    assert reading.requests(5)["requests"][0]["steps"] == 2
 
 
 def test_what_is_odd_is_passed_over():
@@ -401,17 +465,36 @@ def test_readers_are_counted():
 def test_who_does_not_read_holds_nobody(watched):
     """Nor the engine, nor other readers; what he missed he is told."""
     settings = Settings(names=(NAME,), keep_alive_seconds=0.2)
-    with serving(watched.service, settings, send_buffer=4096, tap=watched.tap) as server, server.connect() as lazy:
-        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        lazy.sendall(server.head("GET", "/trace/live"))
-        began = time.monotonic()
-        for _ in range(3):
-            asked(server)
-        plain = time.monotonic() - began
-        assert plain < 30
-        with server.connect() as reader:
-            reader.sendall(server.head("GET", f"/trace/live?after={watched.tap.last - 1}"))
-            heard(reader, f"id: {watched.tap.last}".encode())
+    ring = Ring(LEAST)
+    tap = Tap(watched.tap.teller, ring)
+    for n in range(60):
+        ring.put(step_of(n, size=800))
+    with serving(watched.service, settings, send_buffer=4096, tap=tap) as server:
+        alone = took(server)
+        with server.connect() as lazy:
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            lazy.sendall(server.head("GET", "/trace/live"))
+            beside = 0.0
+            for n in range(5):
+                beside = max(beside, took(server))
+                for more in range(600):
+                    ring.put(step_of(600 * n + more, size=800))
+            assert beside < 5 * alone + 1.0
+            with server.connect() as reader:
+                reader.sendall(server.head("GET", f"/trace/live?after={tap.last - 1}"))
+                heard(reader, f"id: {tap.last}".encode())
+            data = heard(lazy, f"id: {tap.last}\n".encode())
+    found = ids(data)
+    lost = sum(json.loads(line)["lost"] for line in re.findall(r'data: (\{"lost".*\})', data.decode()))
+    assert lost > 2000
+    assert len(found) + lost == tap.last
+
+
+def took(server):
+    """Seconds of an answer."""
+    began = time.monotonic()
+    asked(server)
+    return time.monotonic() - began
 
 
 def test_live_ends_when_the_server_stops():
@@ -452,7 +535,7 @@ def test_the_fold_of_a_record_has_the_figures_of_the_record(watched):
     store.ring.put(teller.begin(request, False))
     for n, step in enumerate(request.record.steps):
         store.ring.put(teller.step(request, n, step, False))
-    store.ring.put(teller.end(request))
+    store.ring.put(teller.end(request, False))
     found, wanted = Reading(store).figures(), figures(request.record)
     assert (found["steps"], found["tokens"]) == (wanted.steps, wanted.completion_tokens)
     assert (found["drafted"], found["accepted"]) == (wanted.drafted, wanted.accepted)
@@ -478,18 +561,6 @@ def test_the_load_is_what_metrics_knows(watched):
     assert found["recent"]["tokens"] >= 16
     assert found["recent"]["tokens_per_second"] == found["recent"]["tokens"] / found["recent"]["window_s"]
     assert found["totals"]["generation_tokens"] == metrics.totals.generation_tokens
-
-
-@pytest.mark.parametrize("name", ["calibration", "runs", "time", "speed"])
-def test_plots_take_their_colours_from_the_page(traced, name):
-    asked(traced)
-    answer = traced.ask("GET", f"/trace/plots/{name}.svg")
-    assert answer.headers["content-type"] == "image/svg+xml"
-    assert answer.body.startswith(b"<svg")
-    assert b"<style" not in answer.body
-    assert b"style=" not in answer.body
-    with Shown(Kept()) as shown, shown.get(f"/trace/plots/{name}.svg", "Connection: close") as empty:
-        heard(empty, b"</svg>")
 
 
 def test_a_timeline_is_of_one_request_or_of_the_newest_events(traced):

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 from served import NAME, serving
 
-from augury.engine.service import Service
 from augury.server.settings import Settings
 from augury.server.tracing import LOAD_S, Recent, Recorder, Tap
 from augury.trace.log import TraceFile
@@ -320,6 +319,31 @@ def test_a_ring_that_is_full_tells_what_is_lost(watched):
     assert part.lost == tap.first - 1
 
 
+def test_an_event_that_cannot_be_made_is_counted(watched, caplog, monkeypatch):
+    from augury.trace import events
+
+    def fails(*args, **more):
+        raise ValueError("private")
+
+    missing = []
+    tap = Tap(watched.tap.teller, Ring(LEAST), unwritten=missing.append)
+    request = answered(watched.service, 6)
+    ticket = SimpleNamespace(request=request, ending=None)
+    first, *_, last = request.record.steps
+    with caplog.at_level(logging.WARNING, logger="augury.server"):
+        tap.brought(ticket, SimpleNamespace(step=first), 1.0)
+        with monkeypatch.context() as broken:
+            broken.setattr(events, "step", fails)
+            for _ in range(2):
+                tap.brought(ticket, SimpleNamespace(step=last), 1.0)
+        tap.brought(ticket, SimpleNamespace(step=last), 1.0)
+        tap.left(ticket)
+    assert missing == [1, 1]
+    assert [event.get("n") for event in kept(tap, request.number)] == [None, 0, 3, None]
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning == "an event cannot be made and is missing in the trace: ValueError"
+
+
 def test_the_speed_of_a_moment_is_that_of_its_steps(watched):
     recent = Recent()
     assert recent.figures()["acceptance_length"] is None
@@ -336,11 +360,10 @@ def test_nothing_is_made_of_steps_where_nobody_asks(service, monkeypatch):
     """Off, tracing is not there: no watch is told, and no event is made."""
     from augury.trace import events
 
-    def never(*args, **more):
-        raise AssertionError("an event was made")
-
-    monkeypatch.setattr(events, "step", never)
-    monkeypatch.setattr(events, "begin", never)
+    made = []
+    for name in ("begin", "step", "end"):
+        monkeypatch.setattr(events, name, lambda *args, name=name, **more: made.append(name))
     with serving(service, Settings(names=(NAME,))) as server:
         assert server.chat({}).status == 200
-        assert isinstance(server.service, Service)
+        assert server.at_rest()
+    assert made == []

@@ -53,7 +53,7 @@ def lines(requests=3, steps=5):
             yield events.encode(events.step(id, n, step, 0.0, None))
             at += 13.0
         record.finish = "length"
-        yield events.encode(events.end(id, record, at))
+        yield events.encode(events.end(id, record, at, text=False))
         yield events.encode(events.load(at, 1, 0, 0.25))
 
 
@@ -100,7 +100,6 @@ def test_it_answers_what_a_server_answers(tmp_path):
         own = [event for event in wanted if event.get("id") == 2]
         assert (one["begin"], one["steps"], one["end"], one["of"]) == (own[0], own[2:4], own[-1], 5)
         assert server.ask("GET", "/trace/reliability").json["steps"] == 15
-        assert server.ask("GET", "/trace/plots/time.svg").status == 200
         assert server.ask("GET", "/trace/timeline.json?id=1").json["traceEvents"]
         assert server.ask("GET", "/trace/trace.jsonl").body == path.read_bytes()
         live = server.ask("GET", "/trace/live")
@@ -135,6 +134,26 @@ def test_empty_lines_and_line_ends_of_elsewhere_are_no_events(tmp_path):
         assert found == [json.loads(line) for line in parts[1:]]
         assert file.since(0, 3).lines == tuple(parts[1:4])
         assert reading.requests(9)["held"] == 3
+
+
+def test_it_shows_what_the_reader_of_files_reads(tmp_path):
+    """White space of JSON anywhere in a line, keys that are not known, and of these values that are no JSON."""
+    head, begin, step, *_ = lines()
+    path = written(tmp_path / "t.jsonl", [head, begin.replace(b",", b",\r", 3), step[:-1] + b',"note":"<b>"}'])
+    file, _ = read(path)
+    with file:
+        assert [json.loads(line) for line in file.since(0, 9).lines] == [*TraceFile(path)]
+        assert b"note" not in file.since(1, 1).lines[0]
+    for line in (step[:-1] + b',"note":NaN}', step.replace(b'"rows":1', b'"rows":Infinity')):
+        with pytest.raises(InputError, match="line 3: it is not JSON"):
+            read(written(tmp_path / "t.jsonl", [head, begin, line]))
+
+
+def test_a_file_without_events_has_none(tmp_path):
+    file, reading = read(written(tmp_path / "t.jsonl", [events.encode(HEADER)]))
+    with file:
+        assert (file.first, file.last, file.since(0, 9).lines) == (1, 0, ())
+        assert reading.requests(9)["held"] == 0
 
 
 def test_a_torn_end_is_left_out(tmp_path):

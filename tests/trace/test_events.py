@@ -133,9 +133,19 @@ def test_what_the_sampling_holds_of_the_prompt_is_not_told():
     assert "prompt" not in begin
 
 
+@pytest.mark.parametrize("stop", ["the password is", 17, None])
+def test_a_stop_string_is_told_with_text_alone(stop):
+    record = RequestRecord(3, (), finish="stop", stop=stop)
+    (end,) = (event for event in told(1, record) if event["kind"] == "end")
+    assert end["stop"] == (True if isinstance(stop, str) else stop)
+    (one,) = records.requests(header(), [end])
+    assert one.record.stop == (None if isinstance(stop, str) else stop)
+    assert events.end(1, record, 0.0, text=True)["stop"] == stop
+
+
 def test_half_a_surrogate_pair_does_not_stop_the_writer():
     record = RequestRecord(3, (), finish="stop", stop="a\ud800b")
-    assert json.loads(events.encode(events.end(1, record, 1.0)))["stop"] == "a?b"
+    assert json.loads(events.encode(events.end(1, record, 1.0, text=True)))["stop"] == "a?b"
 
 
 def test_the_header_says_when_its_clock_began():

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from augury.trace import reliability
+from augury.record import PHASES
 from augury.trace.reliability import MOST_SPANS, Reliability, fold
 
 
@@ -27,7 +27,7 @@ def step(id=1, source=(), survival=(), path=(), emitted=1, own="plain", **more):
     }  # fmt: skip
     event |= more
     if event["saved_ms"] == "told":
-        ms = sum(event[f"{phase}_ms"] for phase in reliability.PHASES)
+        ms = sum(event[f"{phase}_ms"] for phase in PHASES)
         event["saved_ms"] = emitted * event["plain_ms"] - ms
     return event
 
@@ -105,6 +105,20 @@ def test_what_is_saved_is_shared_out_and_nothing_is_lost():
     assert first["suffix"]["saved_ms"] == pytest.approx(20.0 - 0.1 - 2 * wider)
     assert first["self"]["saved_ms"] == pytest.approx(-0.7 - wider)
     assert fold([begin(), step(source=[0], survival=[0.5])]).figures()["drafters"]["suffix"]["saved_ms"] is None
+
+
+def test_what_a_shared_step_saves_is_saved_once():
+    shared = [
+        step(
+            id, source=[0], survival=[0.9], path=[0], emitted=2, own="bonus", requests=4, rows=8, plain_ms=12.0,
+            draft_ms=2.0, verify_ms=15.0, accept_ms=1.0, commit_ms=1.0, rest_ms=1.0, saved_ms="told",
+            proposals=[offer("suffix", 1, 0.1 * id)],
+        )
+        for id in range(1, 5)
+    ]  # fmt: skip
+    found = fold([*map(begin, range(1, 5)), *shared]).figures()
+    assert found["saved_ms"] == pytest.approx(4.0)  # four plain steps of two rounds, 24 ms, in 20
+    assert found["drafters"]["suffix"]["saved_ms"] == pytest.approx(4.0)
 
 
 def test_offers_are_counted_whatever_came_of_them():

@@ -180,7 +180,7 @@ def told_of(id, record, zero=0.0, label="drafted", pair=None):
     for n, one in enumerate(record.steps):
         yield events.step(id, n, one, zero, None)
     last = record.steps[-1]
-    yield events.end(id, record, 1e3 * (last.began - zero) + last.ms)
+    yield events.end(id, record, 1e3 * (last.began - zero) + last.ms, text=False)
 
 
 @pytest.mark.real

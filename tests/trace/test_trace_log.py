@@ -53,6 +53,13 @@ def lines(path, *rows, head=None):
     return path
 
 
+def test_a_file_that_was_there_is_for_its_owners_eyes_too(file):
+    file.touch(0o644)
+    written(file, [BEGIN, STEP, {**END, "stop": True}])
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [*TraceFile(file)][-1]["stop"] is True
+
+
 # ---- round trips ------------------------------------------------------------------------------------------------
 
 

@@ -119,7 +119,7 @@ def told(id, record, *, text=False, label="drafted", pair=None, sampling=None):
             drafters=DRAFTERS, prompt=[1, 2, 3] if text else None, prompt_text="one two" if text else None, pair=pair,
         ),
         *(events.step(id, n, step, 0.0, piece) for n, step in enumerate(record.steps)),
-        events.end(id, record, 1e3 * end),
+        events.end(id, record, 1e3 * end, text=text),
     ]  # fmt: skip
 
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from augury.cli.flags import Asking, Ending, Expecting, Guessing, Law, Loading
-from augury.cli.terminal import check_output
+from augury.cli.terminal import check_output, write
 from augury.cli.tracing import Tracing
 
 if TYPE_CHECKING:
     from augury.engine.engine import Engine
     from augury.record import RequestRecord
     from augury.sampling import Sampling
+    from augury.tree import IntArray
 
 
 def explain(
@@ -66,7 +67,7 @@ def explain(
     console.print()
     console.print(summary(chunk.record))
     if html is not None:
-        html.write_text(_page(engine, chunk.record, sampling, text), "utf-8")
+        write(html, _page(engine, chunk.record, sampling, prompt), "the page")
 
 
 def _seeded(sampling: Sampling) -> Sampling:
@@ -78,18 +79,17 @@ def _seeded(sampling: Sampling) -> Sampling:
     return replace(sampling, seed=secrets.randbits(63))
 
 
-def _page(engine: Engine, record: RequestRecord, sampling: Sampling, prompt: str) -> str:
+def _page(engine: Engine, record: RequestRecord, sampling: Sampling, prompt: IntArray) -> str:
     """The answer as a page; its clock begins with the request."""
     from augury.picture.answer import page
     from augury.trace import events
+    from augury.trace.told import Teller
 
     assert engine.tokenizer is not None
-    info, piece, zero = engine.target.info, events.pieces(engine.tokenizer.token_bytes), record.began
+    info, teller = engine.target.info, Teller(record.began, engine.tokenizer.token_bytes)
     header = events.header(
-        model=info.name, runner=info.runner, drafters=record.drafters, source="explain", text=True, zero=zero
+        model=info.name, runner=info.runner, drafters=record.drafters, source="explain", text=True, zero=teller.zero
     )
-    begin = events.begin(
-        0, record, at=0.0, label="drafted" if record.drafters else "plain", rule=engine.acceptance, sampling=sampling,
-        drafters=record.drafters, prompt_text=prompt,
-    )  # fmt: skip
-    return page(header, begin, [events.step(0, n, s, zero, piece) for n, s in enumerate(record.steps)], record)
+    label = "drafted" if record.drafters else "plain"
+    begin = teller.begin(0, record, prompt, label=label, rule=engine.acceptance, sampling=sampling)
+    return page(header, begin, [teller.step(0, n, step) for n, step in enumerate(record.steps)], record)

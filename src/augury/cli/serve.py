@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import os
 import signal
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -280,15 +281,16 @@ class Showing:
 
         if 0 < self.room < LEAST:
             raise InputError(f"--trace-bytes is {self.trace_bytes}; it must be 0, or {LEAST} or more")
-        if not self.room and (self.trace is not None or self.trace_text):
-            other = "--trace" if self.trace is not None else "--trace-text"
-            raise InputError(f"--trace-bytes 0 and {other} exclude each other; leave one of them out")
-        if stream_mode == "private" and self.trace is not None:
-            raise InputError(
-                "--stream-mode private and --trace exclude each other: a trace tells what users were told; "
-                "leave one of them out"
-            )
         _keys("--trace-key", self.trace_key)
+        given = {"--trace": self.trace is not None, "--trace-text": self.trace_text, "--trace-key": self.trace_key}
+        for flag in (name for name, there in given.items() if there):
+            if not self.room:
+                raise InputError(f"--trace-bytes 0 and {flag} exclude each other; leave one of them out")
+            if stream_mode == "private":
+                raise InputError(
+                    f"--stream-mode private and {flag} exclude each other: a trace tells what users were told; "
+                    "leave one of them out"
+                )
         check_output("--trace", self.trace)
 
 
@@ -376,7 +378,10 @@ def serve(
 
     from augury.models.load import check_model
     from augury.server.running import listen
+    from augury.server.settings import hides_traces
 
+    if showing.trace_text and showing.trace is None and (why := hides_traces(settings)):
+        raise InputError(f"--trace-text has no effect: no trace is shown, as {why}; give that, or --trace FILE")
     check_model(model)
     port = listen(listening.host, listening.port)
     if not (listening.local or settings.api_keys):
@@ -403,7 +408,7 @@ def serve(
 
     metrics = Metrics(settings.names[0], settings.metrics_compat_vllm)
     watch: Watch = metrics if tracers is None else Both(metrics, Spans(settings.names[0], tracers))
-    tap = _tap(engine, settings, showing)
+    tap = _tap(engine, settings, showing, metrics.unwritten)
     watch = watch if tap is None else Both(watch, tap)
     service = Service(engine, Room(admitting.max_num_queued_reqs, admitting.max_num_queued_tokens), watch)
     app = create_app(service, settings, metrics, tap)
@@ -416,7 +421,7 @@ def serve(
     raise typer.Exit(code)
 
 
-def _tap(engine: Engine, settings: Settings, showing: Showing) -> Tap | None:
+def _tap(engine: Engine, settings: Settings, showing: Showing, unwritten: Callable[[int], None]) -> Tap | None:
     """What keeps the steps, where somebody may see them or they go into a file."""
     from augury.server.settings import hides_traces
     from augury.server.tracing import Tap, Teller
@@ -424,7 +429,7 @@ def _tap(engine: Engine, settings: Settings, showing: Showing) -> Tap | None:
 
     if not showing.room or (showing.trace is None and hides_traces(settings)):
         return None
-    return Tap(Teller(engine, name=settings.names[0]), Ring(showing.room), showing.trace_text)
+    return Tap(Teller(engine, name=settings.names[0]), Ring(showing.room), showing.trace_text, unwritten)
 
 
 def _settings(listening: Listening, admitting: Admitting, streaming: Streaming, showing: Showing) -> Settings:

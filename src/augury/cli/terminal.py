@@ -97,6 +97,32 @@ def check_output(flag: str, path: Path | None) -> None:
         raise InputError(f"{flag} {path} may not be written; give a file that may")
 
 
+def write(path: Path, text: str, what: str) -> None:
+    """Write a file whole or not at all; what is no file, as a pipe, as it comes.
+
+    Args:
+        path: of the file.
+        text: that is in it.
+        what: it is, for an error.
+
+    Raises:
+        AuguryError: it cannot be written.
+    """
+    whole = path.resolve()
+    part = whole.with_name(f"{whole.name}.part")
+    try:
+        if whole.exists() and not whole.is_file():
+            whole.write_text(text, "utf-8")
+            return
+        try:
+            part.write_text(text, "utf-8")
+            os.replace(part, whole)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise AuguryError(f"{what} cannot be written to {path}: {error.strerror}") from None
+
+
 @contextmanager
 def answering(what: str, answers: int) -> Iterator[Answered | None]:
     """A bar with the time left while prompts are answered, on stderr; nothing when that is no terminal."""

@@ -13,8 +13,8 @@ import typer
 from typer import Argument, Option
 
 from augury.cli.ribbon import safe
-from augury.cli.terminal import check_output, note, show
-from augury.errors import AuguryError, InputError
+from augury.cli.terminal import check_output, note, show, write
+from augury.errors import InputError
 from augury.trace.events import Event
 from augury.trace.figures import Figures, figures
 from augury.trace.log import TraceFile
@@ -61,9 +61,9 @@ def trace(
     if perfetto is not None:
         _write_timeline(found, request, perfetto)
     if parquet is not None:
-        from augury.trace.tables import write
+        from augury.trace import tables
 
-        for path in write(parquet, found.header, _of(found, request), request):
+        for path in tables.write(parquet, found.header, _of(found, request), request):
             note(f"wrote {path}")
     if explain:
         _explain(found, request)
@@ -96,14 +96,9 @@ def _of(found: TraceFile, request: int | None) -> Iterator[Event]:
 def _write_timeline(found: TraceFile, request: int | None, out: Path) -> None:
     from augury.trace.timeline import document
 
-    parts = document(found.header, _of(found, request), request)
-    first = next(parts)
-    try:
-        with out.open("w", encoding="utf-8") as file:
-            file.write(first)
-            file.writelines(parts)
-    except OSError as error:
-        raise AuguryError(f"the timeline cannot be written to {out}: {error.strerror}") from None
+    if out.exists() and out.samefile(found.path):
+        raise InputError(f"--perfetto {out} is the trace itself; give another file")
+    write(out, "".join(document(found.header, _of(found, request), request)), "the timeline")
     note(f"wrote {out}; open it at ui.perfetto.dev, which shows it in your browser")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from augury.cli.terminal import check_output
 from augury.errors import InputError
 from augury.trace import events
 from augury.trace.log import TraceWriter
+from augury.trace.told import Teller
 
 if TYPE_CHECKING:
     from augury.engine.engine import Engine
@@ -163,49 +164,34 @@ class Trace:
         """A request whose beginning is written."""
         assert self._file is not None
         self._number += 1
-        tokenizer = engine.tokenizer
-        ids: list[int] | None = None
-        spelt: str | None = None
-        if self._text and tokenizer is not None:
-            ids = (tokenizer.encode(prompt, start=True) if isinstance(prompt, str) else prompt).tolist()
-            spelt = b"".join(map(tokenizer.token_bytes, ids)).decode(errors="replace")
-        piece = None if ids is None or tokenizer is None else events.pieces(tokenizer.token_bytes)
-        begin = events.begin(
-            self._number,
-            record,
-            at=1e3 * (record.began - self._zero),
-            label=label,
-            rule=engine.acceptance,
-            sampling=sampling,
-            drafters=record.drafters,
-            prompt=ids,
-            prompt_text=spelt,
-            pair=pair,
+        tokenizer = engine.tokenizer if self._text else None
+        teller = Teller(self._zero, None if tokenizer is None else tokenizer.token_bytes)
+        ids: Iterable[int] = ()
+        if not isinstance(prompt, str):
+            ids = prompt
+        elif tokenizer is not None:
+            ids = tokenizer.encode(prompt, start=True)
+        begin = teller.begin(
+            self._number, record, ids, label=label, rule=engine.acceptance, sampling=sampling, pair=pair
         )
         self._file.put(begin)
-        return _Told(self._file, self._number, record, self._zero, piece)
+        return _Told(self._file, self._number, record, teller)
 
 
 class _Told:
     """A request that is being written."""
 
-    def __init__(
-        self, file: TraceWriter, number: int, record: RequestRecord, zero: float, piece: events.Piece | None
-    ) -> None:
-        self._file, self._number, self._record, self._zero, self._piece = file, number, record, zero, piece
+    def __init__(self, file: TraceWriter, number: int, record: RequestRecord, teller: Teller) -> None:
+        self._file, self._number, self._record, self._teller = file, number, record, teller
         self._count = 0
 
     def on(self) -> None:
         """Write the steps that have come."""
         for step in self._record.steps[self._count :]:
-            self._file.put(events.step(self._number, self._count, step, self._zero, self._piece))
+            self._file.put(self._teller.step(self._number, self._count, step))
             self._count += 1
 
     def end(self, error: Exception | None) -> None:
-        """Write the rest; a whole answer ends with its last step."""
+        """Write the rest."""
         self.on()
-        record = self._record
-        last = record.steps[-1] if record.steps and record.finish in ("stop", "length") else None
-        now = time.perf_counter() if last is None else last.began + last.ms / 1e3
-        said = None if error is None else type(error).__name__
-        self._file.put(events.end(self._number, record, 1e3 * (now - self._zero), said))
+        self._file.put(self._teller.end(self._number, self._record, error))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from augury.picture.ink import DRAFTERS, cells, dash, svg, text
-from augury.picture.words import accepted
+from augury.trace.events import accepted
 from augury.trace.records import spelt
 
 _COLUMNS, _CELL, _LINE = 84, 8.6, 26  # letters of a line, pixels of a letter, of a line

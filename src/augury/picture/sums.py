@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from augury.noise import Noise, Stream
-from augury.picture.words import OWN, PHASES, Guess, accepted, guesses, milliseconds, word
+from augury.picture.words import OWN, Guess, guesses, milliseconds, word
+from augury.record import PHASES
+from augury.trace.events import accepted
 
 _LONG = 8  # survivals that are added up term by term
 

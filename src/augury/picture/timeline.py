@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from augury.picture.ink import short, svg, text, ticks
-from augury.picture.words import accepted, milliseconds
+from augury.picture.words import milliseconds
+from augury.trace.events import accepted
 
 _WIDTH, _LEFT, _RIGHT = 760, 96, 20  # pixels at natural size, of names, of air
 _TOP, _ROW, _GAP, _FOOT = 34, 34, 34, 66  # pixels above, of a row, of the words below it, of the axis and the legend

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from augury.record import PHASES
+from augury.trace.events import accepted
 from augury.trace.explain import Fate, judged
 
 OWN = {"correction": "correction", "bonus": "bonus token", "plain": "own token"}
@@ -60,18 +62,9 @@ def guesses(step: Mapping[str, Any], drafters: Sequence[str]) -> list[Guess]:
     ]
 
 
-def accepted(step: Mapping[str, Any]) -> int:
-    """Draft tokens that were accepted and emitted."""
-    return min(len(step["path"]), len(step["emitted"]))
-
-
 def milliseconds(step: Mapping[str, Any]) -> float:
     """Wall time of the step."""
     return float(sum(step[f"{phase}_ms"] for phase in PHASES))
-
-
-PHASES = ("draft", "verify", "accept", "commit", "rest")
-"""Of a step, in their order."""
 
 
 def heading(step: Mapping[str, Any]) -> str:

@@ -87,7 +87,7 @@ class Totals:
         finished: requests by how they ended, in vLLM's words.
         refused: requests that were not taken, by why.
         errors: requests that ended in an error, by which.
-        unwritten: events that are missing in the trace file.
+        unwritten: events that are missing in the trace, or in its file.
     """
 
     steps: int = 0
@@ -190,7 +190,7 @@ class Metrics:
                 totals.acceptance_length.add(record.acceptance_length)
 
     def unwritten(self, events: int) -> None:
-        """So many events are missing in the trace file."""
+        """So many events are missing in the trace, or in its file."""
         with self._lock:
             self._totals.unwritten += events
 
@@ -266,7 +266,7 @@ class _Moment(Collector):
         yield made.histogram("request_acceptance_length", "1 + accepted / steps of a request.", t.acceptance_length)
         yield made.gauge("engine_turn_seconds", "Since the turn of the loop began that goes on; 0 between turns.",
                          self._service.stalled)  # fmt: skip
-        yield made.counter("trace_events_unwritten", "Events that are missing in the trace file.", t.unwritten)
+        yield made.counter("trace_events_unwritten", "Events that are missing in the trace or its file.", t.unwritten)
         names = [name for name, _ in self._service.engine.parts.drafters]
         known = {name: t.drafters.get(name, Drafted()) for name in dict.fromkeys([*names, *t.drafters])}
         for name, doc, values in (

@@ -128,7 +128,7 @@ class Traced:
 
     def end(self) -> dict[str, Any]:
         """Its end."""
-        return {"end": self._teller.end(self._request)}
+        return {"end": self._teller.end(self._request, text=True)}
 
     def whole(self) -> dict[str, Any]:
         """All of it, of an answer that has ended."""

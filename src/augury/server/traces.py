@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -23,14 +24,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from augury.errors import shown
+from augury.record import PHASES
 from augury.server.answers import while_connected
 from augury.server.faults import Fault, dumped
 from augury.server.guard import HEAD
 from augury.server.pages import HEADERS
-from augury.server.plots import PLOTS
-from augury.trace.events import Event
-from augury.trace.reliability import PHASES, Reliability
+from augury.trace.events import Event, accepted
+from augury.trace.reliability import Reliability
 from augury.trace.ring import Part
 from augury.trace.timeline import document
 
@@ -100,27 +100,28 @@ class Summary:
     Attributes:
         begin, end: the numbers of these events, 0 where one is lost or has not been.
         last: that of its newest event.
-        told: its figures so far.
-        before: steps of it that are not known.
-        numbers: of the events of those that are.
+        told: its figures so far; ``steps`` counts all, ``lost`` those of them that are in no other figure.
+        numbers: of the events of the steps that are known.
+        steps: the numbers of these in the request.
     """
 
     begin: int = 0
     end: int = 0
     last: int = 0
     told: dict[str, Any] = field(default_factory=dict)
-    before: int = 0
     numbers: array[int] = field(default_factory=lambda: array("Q"))
+    steps: array[int] = field(default_factory=lambda: array("Q"))
 
     def __post_init__(self) -> None:
         self.last = self.last or self.begin
 
     def step(self, number: int, event: Event) -> None:
-        """Add a step, the next one."""
+        """Add a step, one behind those that are known."""
         told, ms = self.told, sum(event[f"{phase}_ms"] for phase in PHASES)
-        told["steps"] += 1
+        if event["n"] < told["steps"]:
+            raise ValueError("a step comes again")
         told["tokens"] += len(event["emitted"])
-        told["accepted"] += min(len(event["path"]), len(event["emitted"]))
+        told["accepted"] += accepted(event)
         told["drafted"] += len(event["tokens"])
         told["ms"] += ms
         told["until"] = event["at"] + ms
@@ -128,13 +129,20 @@ class Summary:
             told["saved_ms"] = (told["saved_ms"] or 0.0) + event["saved_ms"]
         self.last = number
         self.numbers.append(number)
+        self.steps.append(event["n"])
+        self.count(event["n"] + 1)
+
+    def count(self, steps: int) -> None:
+        """There are so many steps, or more."""
+        self.told["steps"] = max(self.told["steps"], steps)
+        self.told["lost"] = self.told["steps"] - len(self.steps)
 
 
 def _begun(event: Event) -> dict[str, Any]:
     """Figures of a request of which nothing else is known than its beginning, or that there is a step of it."""
     known = {key: event.get(key) for key in ("label", "rule", "prompt_tokens", "cached_tokens", "prefill_ms")}
     ended = {"until": event["at"], "finish": None, "error": None}
-    counted = {"tokens": 0, "steps": 0, "accepted": 0, "drafted": 0, "ms": 0.0, "saved_ms": None}
+    counted = {"tokens": 0, "steps": 0, "lost": 0, "accepted": 0, "drafted": 0, "ms": 0.0, "saved_ms": None}
     return {"id": event["id"], "at": event["at"], **known, **ended, **counted}
 
 
@@ -158,7 +166,10 @@ class Reading:
         """Look at what has come since the last time, for some seconds at most; gives how many events are left."""
         with self._lock:
             end = time.monotonic() + _PATIENCE_S
-            while (part := self.store.since(self._seen, _FOLDED)).lines and time.monotonic() < end:
+            while time.monotonic() < end:
+                part = self.store.since(self._seen, _FOLDED)
+                if part.next == self._seen:
+                    break
                 self._missed += part.lost
                 number = part.next - len(part.lines)
                 for line in part.lines:
@@ -187,11 +198,12 @@ class Reading:
         elif kind == "step":
             found = self._requests.get(event["id"])
             if found is None:  # its beginning is lost
-                found = self._requests[event["id"]] = Summary(told=_begun(event), before=event["n"])
+                found = self._requests[event["id"]] = Summary(told=_begun(event))
             found.step(number, event)
         elif kind == "end" and (found := self._requests.get(event["id"])) is not None:
             found.end = found.last = number
             found.told |= {"finish": event["finish"], "error": event["error"], "until": event["at"]}
+            found.count(event["steps"])
 
     def _forget(self) -> None:
         """Drop requests of which nothing is held any more."""
@@ -229,26 +241,27 @@ class Reading:
         """
         found = self._found(id)
         with self._lock:
-            before, count = found.before, found.before + len(found.numbers)
+            count = found.told["steps"]
             start = min(start, count)
-            end = max(min(start + MOST_EVENTS, count if end is None else end, count), start)
-            lost = max(min(end, before) - start, 0)
-            wanted = found.numbers[max(start - before, 0) : max(end - before, 0)]
+            end = max(count if end is None else min(end, count), start)
+            first, behind = bisect_left(found.steps, start), bisect_left(found.steps, end)
+            if behind - first > MOST_EVENTS:
+                behind = first + MOST_EVENTS
+                end = found.steps[behind]
+            wanted = [*zip(found.steps[first:behind], found.numbers[first:behind], strict=True)]
             places = (found.begin, found.end)
         begin, last = (self._line(number) for number in places)
         steps: list[bytes] = []
         size = 0
-        for number in wanted:
+        for n, number in wanted:
             line = self._line(number)
-            if line is None:
-                lost += 1
-                continue
-            size += len(line)
+            size += len(line or b"")
             if steps and size > MOST_BYTES:
+                end = n
                 break
-            steps.append(line)
-        upto = start + lost + len(steps)
-        head = f'"from":{start},"to":{upto},"of":{count},"lost":{lost}'.encode()
+            steps += () if line is None else (line,)
+        lost = end - start - len(steps)
+        head = f'"from":{start},"to":{end},"of":{count},"lost":{lost}'.encode()
         parts = (begin or b"null", b",".join(steps), last or b"null", head)
         return b'{"begin":%b,"steps":[%b],"end":%b,%b}' % parts
 
@@ -290,7 +303,7 @@ class Reading:
 
 def _shown(told: dict[str, Any]) -> dict[str, Any]:
     """A summary with the figures that follow from it."""
-    tokens, steps, ms = told["tokens"], told["steps"], told["ms"]
+    tokens, steps, ms = told["tokens"], told["steps"] - told["lost"], told["ms"]
     return {
         **told,
         "tokens_per_second": 1e3 * tokens / ms if ms else None,
@@ -493,14 +506,6 @@ def router(
     async def reliability() -> Response:
         """How far drafters are to be relied on."""
         return _json(await apart(lambda: dumped(reading.figures())))
-
-    @routes.get("/plots/{name}.svg", response_class=Response)
-    async def plot(name: Annotated[str, Path(json_schema_extra={"enum": [*PLOTS]})]) -> Response:
-        """A picture of it, in the colours of the page around it."""
-        if (drawn := PLOTS.get(name)) is None:
-            raise Fault(404, f"there is no plot {shown(name)}; there are {', '.join(PLOTS)}", code="not_found")
-        picture = await apart(lambda: drawn(reading.figures()).encode())
-        return Response(picture, headers={**_UNCACHED, "Content-Type": "image/svg+xml"})
 
     @routes.get("/timeline.json", response_class=Response)
     async def drawn_out(

@@ -17,10 +17,10 @@ from typing import Any
 
 from augury.engine.engine import Engine
 from augury.engine.request import Chunk, Request
-from augury.engine.service import Service, Ticket
+from augury.engine.service import Ending, Service, Ticket
 from augury.errors import AuguryError
 from augury.record import StepRecord
-from augury.trace import events
+from augury.trace import events, told
 from augury.trace.events import Event
 from augury.trace.log import TraceWriter
 from augury.trace.ring import Part, Ring
@@ -48,17 +48,16 @@ class Teller:
     """
 
     def __init__(self, engine: Engine, source: str = "serve", name: str = "") -> None:
-        self._engine, self._zero = engine, time.perf_counter()
-        info = engine.target.info
+        zero, tokenizer, info = time.perf_counter(), engine.tokenizer, engine.target.info
+        self._tellers = told.Teller(zero), told.Teller(zero, None if tokenizer is None else tokenizer.token_bytes)
         self._header = events.header(
             model=name or info.name,
             runner=info.runner,
             drafters=[drafter for drafter, _ in engine.parts.drafters],
             source=source,
             text=False,
-            zero=self._zero,
+            zero=zero,
         )
-        self._piece = None if engine.tokenizer is None else events.pieces(engine.tokenizer.token_bytes)
 
     def header(self, text: bool) -> Event:
         """The first line of a trace, with or without text."""
@@ -67,43 +66,25 @@ class Teller:
     @property
     def now(self) -> float:
         """Milliseconds on the clock of all events."""
-        return self._at(time.perf_counter())
+        return self._tellers[False].now
 
     def begin(self, request: Request, text: bool) -> Event:
-        """See ``events.begin``; with text the prompt is in it."""
-        record, sampling = request.record, request.sampler.sampling
+        """See ``told.Teller``; with text the prompt is in it."""
+        sampling = request.sampler.sampling
         if sampling.seed is None and sampling.temperature:
             sampling = replace(sampling, seed=request.accept_noise.seed)
-        prompt: list[int] | None = None
-        spelt: str | None = None
-        if text and self._engine.tokenizer is not None:
-            prompt = request.prompt.tolist()
-            spelt = b"".join(map(self._engine.tokenizer.token_bytes, prompt)).decode(errors="replace")
-        return events.begin(
-            request.number,
-            record,
-            at=self._at(record.began) if record.began else self.now,
-            label="drafted" if request.switches.drafters else "plain",
-            rule=request.rule,
-            sampling=sampling,
-            drafters=record.drafters,
-            prompt=prompt,
-            prompt_text=spelt,
+        label = "drafted" if request.switches.drafters else "plain"
+        return self._tellers[text].begin(
+            request.number, request.record, request.prompt, label=label, rule=request.rule, sampling=sampling
         )
 
     def step(self, request: Request, number: int, step: StepRecord, text: bool) -> Event:
-        """See ``events.step``."""
-        return events.step(request.number, number, step, self._zero, self._piece if text else None)
+        """See ``told.Teller``."""
+        return self._tellers[text].step(request.number, number, step)
 
-    def end(self, request: Request, error: Exception | None = None) -> Event:
-        """See ``events.end``; a whole answer has ended with its last step."""
-        record = request.record
-        last = record.steps[-1] if record.steps and record.finish in ("stop", "length") else None
-        at = self.now if last is None else self._at(last.began) + last.ms
-        return events.end(request.number, record, at, None if error is None else type(error).__name__)
-
-    def _at(self, seconds: float) -> float:
-        return 1e3 * (seconds - self._zero)
+    def end(self, request: Request, text: bool, error: Exception | None = None) -> Event:
+        """See ``told.Teller``."""
+        return self._tellers[text].end(request.number, request.record, error)
 
 
 class Tap:
@@ -113,11 +94,15 @@ class Tap:
         teller: makes the events.
         ring: where they go.
         text: whether prompts, and what tokens spell, are in them.
+        unwritten: told how many events are missing because they cannot be made.
     """
 
-    def __init__(self, teller: Teller, ring: Ring, text: bool = False) -> None:
-        self.teller, self._ring, self._text = teller, ring, text
+    def __init__(
+        self, teller: Teller, ring: Ring, text: bool = False, unwritten: Callable[[int], None] = lambda _: None
+    ) -> None:
+        self.teller, self._ring, self._text, self._unwritten = teller, ring, text, unwritten
         self._told: dict[int, int] = {}  # requests that have begun: their steps so far
+        self._warned = False
         self.recent = Recent()
 
     # ---- of the engine's thread -------------------------------------------------------------------------
@@ -131,20 +116,33 @@ class Tap:
             return
         request = ticket.request
         number = self._told.get(request.number, 0)
-        if not number:
-            self._ring.put(self.teller.begin(request, self._text))
         self._told[request.number] = number + 1
-        self._ring.put(self.teller.step(request, number, chunk.step, self._text))
         self.recent.add(chunk.step)
+        if not number:
+            self._put(self.teller.begin, request, self._text)
+        self._put(self.teller.step, request, number, chunk.step, self._text)
 
     def left(self, ticket: Ticket) -> None:
         """See ``Watch``."""
         request, ending = ticket.request, ticket.ending
         if self._told.pop(request.number, None) is None:
-            self._ring.put(self.teller.begin(request, self._text))
-        end = self.teller.end(request, None if ending is None else ending.error)
+            self._put(self.teller.begin, request, self._text)
+        self._put(self._end, request, ending)
+
+    def _end(self, request: Request, ending: Ending | None) -> Event:
+        end = self.teller.end(request, self._text, None if ending is None else ending.error)
         # Who leaves the engine too late is cancelled there, and has failed here.
-        self._ring.put(end if ending is None else {**end, "finish": ending.finish})
+        return end if ending is None else {**end, "finish": ending.finish}
+
+    def _put(self, make: Callable[..., Event], *of: Any) -> None:
+        """Put an event; one that cannot be made is missing, and counted."""
+        try:
+            self._ring.put(make(*of))
+        except Exception as error:
+            self._unwritten(1)
+            if not self._warned:
+                self._warned = True
+                _LOG.warning("an event cannot be made and is missing in the trace: %s", type(error).__name__)
 
     # ---- for readers ------------------------------------------------------------------------------------
 

@@ -1,12 +1,11 @@
 """``augury trace FILE --open``: the page over a trace file, for this machine alone and without a model.
 
-The file is gone through once and each line checked. What is kept are the places of its lines, some twenty bytes for
+The file is gone through once and each line checked. What is kept are the places of its lines, some thirty bytes for
 each; what the page asks for is read from the file again.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import webbrowser
@@ -19,15 +18,15 @@ from fastapi import FastAPI
 from starlette.responses import Response
 
 import augury
-from augury.errors import InputError, first_line
+from augury.errors import InputError
 from augury.server import faults, pages, traces
 from augury.server.guard import OPEN, Guard
 from augury.server.limits import Bodies
 from augury.server.running import Front, listen
 from augury.server.settings import LOOPBACK, Settings
 from augury.server.traces import MOST_BYTES, Reading
-from augury.trace.events import Event
-from augury.trace.log import MAX_LINE, Check, TraceFile
+from augury.trace.events import Event, encode
+from augury.trace.log import Check, TraceFile, parsed
 from augury.trace.ring import Part
 
 _MOST_BODY = 1 << 10
@@ -51,9 +50,8 @@ class Filed:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.header: Event = TraceFile(path).header
-        self.torn: str | None = None
-        """What of it is left out at its end, told in words."""
+        self._trace = TraceFile(path)
+        self.header: Event = self._trace.header
         self._places = array("Q")  # of the events' lines, and of the end of the last
         self._lock = threading.Lock()
         try:
@@ -77,33 +75,14 @@ class Filed:
         Raises:
             InputError: the file cannot be read, or a line is no event; says which.
         """
-        check, number, place = Check(self.header), 0, 0
-        try:
-            while line := self._file.readline(MAX_LINE + 1):
-                begun, place = place, place + len(line)
-                number += 1
-                if len(line) > MAX_LINE:
-                    raise InputError(f"it is longer than {MAX_LINE >> 20} MiB, and no event is")
-                if not line.strip():
-                    continue
-                if not self._places:  # the header
-                    self._places.append(place)
-                    continue
-                try:
-                    event = _event(line)
-                    check(event)
-                except InputError:
-                    if line.endswith(b"\n"):
-                        raise
-                    self.torn = f"the last line, {number}, was cut off after {len(line)} bytes and is left out"
-                    return
-                self._places[-1] = begun  # behind empty lines
-                self._places.append(place)
-                yield self.last, event
-        except InputError as error:
-            raise InputError(f"{self._path.name} line {number}: {error}") from None
-        except OSError as error:
-            raise InputError(f"cannot read {self._path}: {error.strerror}") from None
+        for place, line, event in self._trace.places():
+            self._places[-1:] = array("Q", (place, place + len(line)))  # behind empty lines
+            yield self.last, event
+
+    @property
+    def torn(self) -> str | None:
+        """What of it is left out at its end, told in words."""
+        return self._trace.torn
 
     @property
     def first(self) -> int:
@@ -121,7 +100,7 @@ class Filed:
         return False
 
     def since(self, after: int, limit: int) -> Part:
-        """See ``Store``; of long lines there are fewer than were asked for."""
+        """See ``Store``; of long lines there are fewer than were asked for. Events are as ``Check`` leaves them."""
         after = min(max(after, 0), self.last)
         upto = min(after + max(limit, 0), self.last)
         while upto > after + 1 and self._places[upto] - self._places[after] > MOST_BYTES:
@@ -131,7 +110,10 @@ class Filed:
         with self._lock:
             self._file.seek(self._places[after])
             raw = self._file.read(self._places[upto] - self._places[after])
-        lines = tuple(line.strip() for line in raw.splitlines() if line.strip())
+        try:
+            lines = tuple(encode(Check.alone(parsed(line))) for line in raw.split(b"\n") if line.strip())
+        except InputError:
+            lines = ()
         if len(lines) != upto - after:  # somebody has written to the file since
             raise InputError(f"{self._path.name} has changed since it was opened; open it again")
         return Part(lines, upto, 0)
@@ -192,13 +174,3 @@ def open_trace(path: Path, browser: bool = True, say: Callable[[str], None] = _o
         finally:
             front.close()
     return 0
-
-
-def _event(line: bytes) -> Event:
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"it is not JSON: {first_line(error)}") from None
-    if not isinstance(found, dict):
-        raise InputError(f"it is a JSON {type(found).__name__}; an object is expected")
-    return found

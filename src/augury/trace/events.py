@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from augury.record import RequestRecord, StepRecord
+from augury.record import PHASES, RequestRecord, StepRecord
 from augury.sampling import Sampling
 from augury.trace.explain import Bytes, legible
 
@@ -125,6 +125,7 @@ def step(id: int, n: int, step: StepRecord, zero: float, piece: Piece | None) ->
     tree, path = step.tree, step.path
     tokens, parents = tree.tokens.tolist(), tree.parents.tolist()
     saved = step.saved_ms
+    times = {f"{phase}_ms": round(getattr(step, f"{phase}_ms"), 3) for phase in PHASES}
     event: Event = {
         "kind": "step",
         "id": id,
@@ -149,11 +150,7 @@ def step(id: int, n: int, step: StepRecord, zero: float, piece: Piece | None) ->
         "reason": step.reason,
         "rows": step.rows,
         "requests": step.requests,
-        "draft_ms": round(step.draft_ms, 3),
-        "verify_ms": round(step.verify_ms, 3),
-        "accept_ms": round(step.accept_ms, 3),
-        "commit_ms": round(step.commit_ms, 3),
-        "rest_ms": round(step.rest_ms, 3),
+        **times,
         "plain_ms": None if step.plain_ms is None else round(step.plain_ms, 3),
         "saved_ms": None if saved is None else round(saved, 3),
         "coins": None if step.coins is None else [None if c is None else _share(c) for c in step.coins],
@@ -164,13 +161,14 @@ def step(id: int, n: int, step: StepRecord, zero: float, piece: Piece | None) ->
     return event
 
 
-def end(id: int, record: RequestRecord, at: float, error: str | None = None) -> Event:
+def end(id: int, record: RequestRecord, at: float, *, text: bool, error: str | None = None) -> Event:
     """A request has ended.
 
     Args:
         id: of the request.
         record: its record.
         at: when, in milliseconds.
+        text: whether text is wanted; without, ``stop`` says of a stop string only that it was one.
         error: what went wrong, if something did.
     """
     return {
@@ -178,7 +176,7 @@ def end(id: int, record: RequestRecord, at: float, error: str | None = None) -> 
         "id": id,
         "at": round(at, 3),
         "finish": record.finish,
-        "stop": record.stop,
+        "stop": True if isinstance(record.stop, str) and not text else record.stop,
         "tokens": record.completion_tokens,
         "steps": len(record.steps),
         "error": error,
@@ -188,6 +186,11 @@ def end(id: int, record: RequestRecord, at: float, error: str | None = None) -> 
 def load(at: float, running: int, waiting: int, kv_used: float) -> Event:
     """How busy the engine is: requests that run and that wait, and the share of the caches that is taken."""
     return {"kind": "load", "at": round(at, 3), "running": running, "waiting": waiting, "kv_used": round(kv_used, 4)}
+
+
+def accepted(step: Mapping[str, Any]) -> int:
+    """Draft tokens of a step that were accepted and emitted."""
+    return min(len(step["path"]), len(step["emitted"]))
 
 
 def encode(event: Mapping[str, Any]) -> bytes:

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from augury.record import RequestRecord, StepRecord
+from augury.record import PHASES, RequestRecord, StepRecord
 from augury.trace.figures import figures, line
 
 Bytes = Callable[[int], bytes]
@@ -140,8 +140,7 @@ def _node(record: StepRecord, node: int, fate: Fate, drafters: Sequence[str], to
 
 
 def _times(record: StepRecord) -> str:
-    phases = ("draft", "verify", "accept", "commit", "rest")
-    laps = " + ".join(f"{phase} {getattr(record, phase + '_ms'):.2f}" for phase in phases)
+    laps = " + ".join(f"{phase} {getattr(record, phase + '_ms'):.2f}" for phase in PHASES)
     return f"{laps} = {record.ms:.2f} ms, {record.rows} row{'s' if record.rows != 1 else ''}"
 
 

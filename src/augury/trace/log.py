@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -45,7 +46,10 @@ class TraceWriter:
         """Events that found no room."""
         self._room, self._taken = room, 0
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if stat.S_ISREG(os.fstat(self._file).st_mode):
+                os.fchmod(self._file, 0o600)  # of a file that was there
+                os.ftruncate(self._file, 0)
         except OSError as error:
             self._fail(error)
         self.add(encode(header))
@@ -109,7 +113,7 @@ class TraceFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.torn: str | None = None
-        _, line, whole = next(self._lines(), (1, b"", True))
+        _, _, line, whole = next(self._lines(), (1, 0, b"", True))
         try:
             self.header: Event = _header(line)
         except InputError as error:
@@ -117,7 +121,11 @@ class TraceFile:
             raise InputError(f"{path.name} line 1: {error}{cut}") from None
 
     def __iter__(self) -> Iterator[Event]:
-        """Its events.
+        """Its events; see ``places``."""
+        return (event for _, _, event in self.places())
+
+    def places(self) -> Iterator[tuple[int, bytes, Event]]:
+        """Its events, each behind the place of its line in the file, in bytes, and the line itself.
 
         Raises:
             InputError: the file cannot be read, or a line is not an event; says which.
@@ -126,21 +134,21 @@ class TraceFile:
         check = Check(self.header)
         lines = self._lines()
         next(lines, None)
-        for number, line, whole in lines:
+        for number, place, line, whole in lines:
             try:
-                event = check(_object(line))
+                event = check(parsed(line))
             except InputError as error:
                 if not whole:  # its writer was stopped while it wrote
                     self.torn = f"the last line, {number}, was cut off after {len(line)} bytes and is left out"
                     return
                 raise InputError(f"{self.path.name} line {number}: {error}") from None
-            yield event
+            yield place, line, event
 
-    def _lines(self) -> Iterator[tuple[int, bytes, bool]]:
-        """Number and bytes of every line that is not empty, and whether its end is there."""
+    def _lines(self) -> Iterator[tuple[int, int, bytes, bool]]:
+        """Number, place and bytes of every line that is not empty, and whether its end is there."""
         try:
             with self.path.open("rb") as file:
-                number = 0
+                number = place = 0
                 while line := file.readline(MAX_LINE + 1):
                     number += 1
                     whole = line.endswith(b"\n")
@@ -149,7 +157,8 @@ class TraceFile:
                             f"{self.path.name} line {number}: it is longer than {MAX_LINE >> 20} MiB, and no event is"
                         )
                     if line.strip():
-                        yield number, line, whole
+                        yield number, place, line, whole
+                    place += len(line)
         except OSError as error:
             raise InputError(f"cannot read {self.path}: {error.strerror}") from None
 
@@ -174,6 +183,18 @@ class Check:
         Raises:
             InputError: it is none, or not the next.
         """
+        known = self.alone(event)
+        if known["kind"] != "load":
+            self._follow(known["kind"], known)
+        return known
+
+    @staticmethod
+    def alone(event: Mapping[str, Any]) -> Event:
+        """An event, whatever was before it, with the keys that are known.
+
+        Raises:
+            InputError: it is none.
+        """
         kind = event.get("kind")
         if not isinstance(kind, str) or kind not in _KINDS:
             raise InputError(f'"kind" is {shown(kind)}; it must be one of {", ".join(_KINDS)}')
@@ -187,8 +208,6 @@ class Check:
             if key in event:
                 fits(key, event[key])
                 known[key] = event[key]
-        if kind != "load":
-            self._follow(kind, known)
         return known
 
     def _follow(self, kind: str, event: Event) -> None:
@@ -217,7 +236,7 @@ def _header(line: bytes) -> Event:
     if not line:
         raise InputError(f"it is empty, and {none}")
     try:
-        header = _object(line)
+        header = parsed(line)
     except InputError as error:
         raise InputError(f"{error}; {none}") from None
     if "augury_trace" not in header:
@@ -235,7 +254,12 @@ def _header(line: bytes) -> Event:
     return header
 
 
-def _object(line: bytes) -> Event:
+def parsed(line: bytes) -> Event:
+    """A line as JSON, which alone is not an event yet.
+
+    Raises:
+        InputError: it is no object.
+    """
     try:
         row = json.loads(line.decode("utf-8-sig"), parse_constant=_constant)
     except (ValueError, RecursionError) as error:
@@ -353,7 +377,7 @@ def _sampling(key: str, value: Any) -> None:
 def _stop(key: str, value: Any) -> None:
     if isinstance(value, str):
         _text(key, value)
-    elif value is not None:
+    elif value is not None and value is not True:
         _token(key, value)
 
 

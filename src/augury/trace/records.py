@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from augury.record import Proposal, RequestRecord, StepRecord
+from augury.record import PHASES, Proposal, RequestRecord, StepRecord
 from augury.trace.events import Event
 from augury.tree import DraftTree, Path
-
-_PHASES = ("draft_ms", "verify_ms", "accept_ms", "commit_ms", "rest_ms")
 
 _PART = re.compile(r'‹((?:[0-9A-F]{2})(?: [0-9A-F]{2})*)›|\\(?:u\{([0-9A-F]{1,6})\}|([ntr"\\]))')
 _NAMED = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\"}
@@ -84,7 +82,8 @@ def requests(header: Mapping[str, Any], events: Iterable[Event]) -> Iterator[Tra
         elif kind == "end":
             one = open.pop(event["id"], None) or Traced(event["id"], RequestRecord(0, tuple(header["drafters"])))
             one.end = event
-            one.record.finish, one.record.stop = event["finish"], event["stop"]
+            one.record.finish = event["finish"]
+            one.record.stop = None if event["stop"] is True else event["stop"]  # a string that the trace does not tell
             yield one
     yield from open.values()
 
@@ -114,7 +113,7 @@ def step(event: Mapping[str, Any]) -> StepRecord:
         ),
         reason=event["reason"],
         rows=event["rows"],
-        **{phase: float(event[phase]) for phase in _PHASES},
+        **{f"{phase}_ms": float(event[f"{phase}_ms"]) for phase in PHASES},
         probabilities=None if p is None else tuple(float("nan") if one is None else one for one in p),
         sampled={int(node): float("nan") if q is None else q for node, q in event["q"].items()},
         began=event["at"] / 1e3,

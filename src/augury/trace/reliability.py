@@ -11,13 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from augury.trace.events import Event
+from augury.record import PHASES
+from augury.trace.events import Event, accepted
 
 BINS = 10
 """Classes of stated survival, of equal width."""
-
-PHASES = ("draft", "verify", "accept", "commit", "rest")
-_PHASE_KEYS = tuple(f"{phase}_ms" for phase in PHASES)
 
 MOST_SPANS = 240
 """Spans of time whose figures are kept apart; where there would be more, they become twice as long."""
@@ -134,8 +132,8 @@ class Reliability:
 
     def _step(self, event: Event, names: Sequence[str], label: str) -> None:
         emitted, sources = len(event["emitted"]), event["source"]
-        kept = event["path"][:emitted]
-        ms = [event[key] for key in _PHASE_KEYS]
+        kept = event["path"][: accepted(event)]
+        ms = [event[f"{phase}_ms"] for phase in PHASES]
         spent = sum(ms)
         share = 1.0 / max(event["requests"], 1)  # phases are told whole to each request that shared them
         self.steps += 1
@@ -151,11 +149,11 @@ class Reliability:
             _count(self.reasons, event["reason"])
         offering, timed = self._offers(event["proposals"]), event["saved_ms"] is not None
         own = [self._of(names[source]) for source in sources]
-        accepted = Counter(sources[node] for node in kept)
+        runs = Counter(sources[node] for node in kept)
         drafted: Counter[int] = Counter(sources)
         self._verified(event, own)
         for source, nodes in drafted.items():
-            of, run = self._of(names[source]), accepted[source]
+            of, run = self._of(names[source]), runs[source]
             of.verified += 1
             of.hits += run > 0
             of.drafted += nodes
@@ -163,15 +161,16 @@ class Reliability:
             of.runs[run] += 1
         if timed:
             self.timed += 1
-            self.saved_ms += event["saved_ms"]
+            self.saved_ms += event["saved_ms"] * share
             for offer in event["proposals"]:
                 self._of(offer["drafter"]).saved_ms -= offer["ms"]
             # Tokens go to who guessed them, time to who took it, what a wider step took more to its nodes. The target's
-            # own token is no guess; of a step that was cut before it, the last guess only stands in its place.
-            plain = event["plain_ms"]
-            each = (spent - plain - offering) / len(sources) if sources else 0.0
+            # own token is no guess; of a step that was cut before it, the last guess only stands in its place. Of a
+            # step that was shared each request has its part, and in that its own proposals whole.
+            plain = event["plain_ms"] * share
+            each = (spent * share - plain - offering) / len(sources) if sources else 0.0
             for source, nodes in drafted.items():
-                self._of(names[source]).saved_ms += accepted[source] * plain - nodes * each
+                self._of(names[source]).saved_ms += runs[source] * plain - nodes * each
             if event["own"] is None and kept:
                 own[kept[-1]].saved_ms -= plain
         span = self._span(event["at"])

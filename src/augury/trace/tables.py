@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from augury.errors import AuguryError, MissingPackage
-from augury.trace.events import Event
+from augury.record import PHASES
+from augury.trace.events import Event, accepted
 from augury.trace.explain import judged
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _rows(header: Mapping[str, Any], events: Iterable[Event], only: int | None) 
             row["tokens"] += len(event["emitted"])
         elif kind == "end":
             row |= {key: event[key] for key in ("finish", "error")}
-            row["stop"] = None if event["stop"] is None else str(event["stop"])
+            row["stop"] = None if event["stop"] is None or event["stop"] is True else str(event["stop"])
             row["ended"] = _time(zero, event["at"])
             yield "sequences", open.pop(id)
     for row in open.values():
@@ -147,11 +148,11 @@ def _sequence(header: Mapping[str, Any], run: str, zero: int, event: Event) -> d
 def _draft(row: Mapping[str, Any], zero: int, step: Event, drafters: Sequence[str]) -> dict[str, Any]:
     """The row of a step; ``row`` is that of its request."""
     tokens, emitted = step["tokens"], step["emitted"]
-    accepted = min(len(step["path"]), len(emitted))
+    kept = accepted(step)
     chain = _chain(step)
     overlap = [step["root"]] if row["steps"] else []
     draft = overlap + [tokens[node] for node in chain]
-    taken = len(overlap) + accepted
+    taken = len(overlap) + kept
     own: dict[str, Any] = {key: step[key] for key in _OF_STEP}
     return own | {
         "run_id": row["run_id"],
@@ -161,14 +162,14 @@ def _draft(row: Mapping[str, Any], zero: int, step: Event, drafters: Sequence[st
         "draft_tokens": draft,
         "acceptances": [place < taken for place in range(len(draft))],
         "k": len(draft),
-        "acceptance_length": len(overlap) + max(min(accepted, len(emitted) - 1), 0),
+        "acceptance_length": len(overlap) + max(min(kept, len(emitted) - 1), 0),
         "emitted_token": emitted[-1] if emitted else None,
         "request": step["id"],
         "fate": judged(step["parents"], step["path"], len(emitted)),
         "drafter": [drafters[source] for source in step["source"]],
         "q": [step["q"].get(str(node)) for node in range(len(tokens))],
         "drafted": len(tokens),
-        "accepted": accepted,
+        "accepted": kept,
     }
 
 
@@ -249,11 +250,7 @@ _DRAFTS: Mapping[str, str] = {
     "rows": "int32",
     "requests": "int32",
     "reason": "string",
-    "draft_ms": "float64",
-    "verify_ms": "float64",
-    "accept_ms": "float64",
-    "commit_ms": "float64",
-    "rest_ms": "float64",
+    **{f"{phase}_ms": "float64" for phase in PHASES},
     "plain_ms": "float64",
     "saved_ms": "float64",
     "proposals": "proposals",
@@ -270,7 +267,7 @@ _PROPOSAL: Mapping[str, str] = {
 _OF_BEGIN = ("label", "pair", "rule", "drafters", "cached_tokens", "prefill_ms", "prompt_text")
 _OF_STEP = (
     "position", "root", "tokens", "parents", "survival", "p", "coins", "path", "emitted", "own", "rows", "requests",
-    "reason", "draft_ms", "verify_ms", "accept_ms", "commit_ms", "rest_ms", "plain_ms", "saved_ms", "proposals",
+    "reason", *(f"{phase}_ms" for phase in PHASES), "plain_ms", "saved_ms", "proposals",
 )  # fmt: skip
 
 

@@ -19,12 +19,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from augury.trace.events import Event
+from augury.record import PHASES
+from augury.trace.events import Event, accepted
 
 Slice = dict[str, Any]
 """One event of the Chrome format."""
 
-_PHASES = ("draft", "verify", "accept", "commit", "rest")
 _ENGINE, _REQUESTS = 1, 2
 _TRACKS = 1 << 20
 """Numbers of tracks are above it: one that is a process's own number would be shown as its main thread."""
@@ -186,12 +186,12 @@ class _Drawing:
         """A step and its phases; gives its end."""
         tokens = len(step["emitted"])
         told = {key: step[key] for key in ("n", "position", "rows", "requests", "own", "reason", "saved_ms")}
-        told |= {"drafted": len(step["tokens"]), "accepted": min(len(step["path"]), tokens)}
+        told |= {"drafted": len(step["tokens"]), "accepted": accepted(step)}
         if "texts" in step:
             told["emitted"] = "".join(step["texts"].get(str(token), "") for token in step["emitted"])
         whole = self._slice(pid, track, f"step, {tokens} token{'s' if tokens != 1 else ''}", start, 0, told)
         at = start
-        for phase in _PHASES:
+        for phase in PHASES:
             length = _us(step[f"{phase}_ms"])
             if phase == "verify":
                 self._verified[id, step["n"]] = pid, track, at
@@ -224,9 +224,9 @@ class _Drawing:
             self._slice(pid, verifier, "forward", at, length, told)
             for source in sources if _us(verify_ms) else []:  # nothing is bound to a slice without length
                 self._arrow(source, (pid, verifier, at))
-            accepted = sum(min(len(step["path"]), len(step["emitted"])) for _, step in of)
+            kept = sum(accepted(step) for _, step in of)
             self._count(pid, f"{before}batch", at, {"rows": rows})
-            self._count(pid, f"{before}acceptance", at, {"length": round(1.0 + accepted / len(of), 4)})
+            self._count(pid, f"{before}acceptance", at, {"length": round(1.0 + kept / len(of), 4)})
         self._count(pid, f"{before}batch", at + length, {"rows": 0})
 
     def _propose(self, pid: int, start: int, of: Sequence[tuple[int, Event]], label: str) -> None:

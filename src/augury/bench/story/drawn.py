@@ -21,8 +21,8 @@ from augury.picture.ribbon import pieces, ribbon
 from augury.picture.sums import sums
 from augury.picture.timeline import Run, timeline
 from augury.picture.tree import tree
-from augury.picture.words import accepted, guesses, heading, milliseconds
-from augury.trace.events import Event
+from augury.picture.words import guesses, heading, milliseconds
+from augury.trace.events import Event, accepted
 from augury.trace.log import TraceFile
 
 TRACE, COSTS, TOLD = "how-it-works-trace.jsonl", "how-it-works-costs.json", "how-it-works.txt"

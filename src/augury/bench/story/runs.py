@@ -15,6 +15,7 @@ from augury.engine.tables import CostTable
 from augury.sampling import Sampling
 from augury.trace import events
 from augury.trace.log import TraceWriter
+from augury.trace.told import Teller
 
 if TYPE_CHECKING:
     from augury.engine.engine import Engine
@@ -85,26 +86,24 @@ def run(trace: Path, costs: Path) -> None:
     info = measured.target.info
     assert measured.parts.meter is not None
     CostTable(measured.parts.meter.costs, measured_on(info, None)).write(costs)
-    zero = time.perf_counter()
+    assert measured.tokenizer is not None
+    teller = Teller(time.perf_counter(), measured.tokenizer.token_bytes)
     head = events.header(
-        model=info.name, runner=info.runner, drafters=_DRAFTERS.split(","), source="story", text=True, zero=zero
+        model=info.name, runner=info.runner, drafters=_DRAFTERS.split(","), source="story", text=True, zero=teller.zero
     )
     with TraceWriter(trace, head) as file:
         for id, telling in enumerate(STORY):
             engine = whole if telling.all else measured
-            for _ in _answer(engine, telling, id, zero):
+            for _ in _answer(engine, telling, id, teller):
                 pass
             engine.close()
-            for event in _answer(engine, telling, id, zero):
+            for event in _answer(engine, telling, id, teller):
                 file.put(event)
 
 
-def _answer(engine: Engine, telling: Telling, id: int, zero: float) -> Iterator[events.Event]:
+def _answer(engine: Engine, telling: Telling, id: int, teller: Teller) -> Iterator[events.Event]:
     """The events of one answer."""
-    assert engine.tokenizer is not None
-    piece = events.pieces(engine.tokenizer.token_bytes)
     prompt = engine.render(telling.prompt)
-    began = 1e3 * (time.perf_counter() - zero)
     count = 0
     for chunk in engine.stream(
         prompt,
@@ -119,10 +118,10 @@ def _answer(engine: Engine, telling: Telling, id: int, zero: float) -> Iterator[
         if chunk.step is None:
             continue
         if count == 0:
-            yield events.begin(
-                id, chunk.record, at=began, label=telling.label, rule=telling.rule, sampling=telling.sampling,
-                drafters=chunk.record.drafters, prompt=prompt.tolist(), prompt_text=telling.prompt, pair=telling.pair,
+            yield teller.begin(
+                id, chunk.record, prompt, label=telling.label, rule=telling.rule, sampling=telling.sampling,
+                pair=telling.pair,
             )  # fmt: skip
-        yield events.step(id, count, chunk.step, zero, piece)
+        yield teller.step(id, count, chunk.step)
         count += 1
-    yield events.end(id, chunk.record, at=1e3 * (time.perf_counter() - zero))
+    yield teller.end(id, chunk.record)

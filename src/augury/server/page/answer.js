@@ -89,15 +89,21 @@ export function Answer({ told, gone, active, until, onActive, onOpen, name, labe
     event.preventDefault();
   };
   if (!count) return null;
-  const chunks = [];
-  for (let from = 0; from < count; from += CHUNK) {
-    const to = Math.min(from + CHUNK, count);
+  const blocks = [];
+  let [from, start, chunks] = [0, 0, []];
+  for (let to = 1; to <= count; to += 1) {
+    const ends = to === count || (to - start >= CHUNK && told.pieces[to - 1].at(-1)?.text.endsWith("\n"));
+    if (!ends && to - from < CHUNK) continue;
     const own = active && active.n >= from && active.n < to ? active : null;
     chunks.push(html`<${Chunk} key=${from} told=${told} from=${from} to=${to} active=${own} gone=${gone} name=${name}
       length=${told.length} />`);
+    from = to;
+    if (!ends) continue;
+    blocks.push(html`<div class="block" role="presentation" key=${start}>${chunks}</div>`);
+    [start, chunks] = [to, []];
   }
   return html`<div class="answer" role="listbox" tabindex="0" aria-label=${label} onClick=${click} onKeyDown=${key}
-    aria-activedescendant=${active ? `${name}-${active.n}-${active.i}` : undefined}>${chunks}</div>`;
+    aria-activedescendant=${active ? `${name}-${active.n}-${active.i}` : undefined}>${blocks}</div>`;
 }
 
 /** Where a key leads from a token, or null. */

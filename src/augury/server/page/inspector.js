@@ -2,10 +2,10 @@
 
 import { Parts } from "./charts.js";
 import { Brought, look } from "./answer.js";
-import { reasons } from "./laws.js";
+import { greedy, reasons } from "./laws.js";
 import { Tree, visible } from "./tree.js";
 import { accepted, alone, spelt, stepMs } from "./trace.js";
-import { classes, html, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
+import { classes, dashed, html, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
 import { decimal, t, whole } from "./words.js";
 
 const PHASES = ["draft", "verify", "accept", "commit", "rest"];
@@ -85,7 +85,7 @@ function Step({ step, begin, chosen, onChoose }) {
     <h3>${t("inspector.time")} <small>${t("ms", { n: decimal(stepMs(step), 2) })}</small></h3>
     <${Times} step=${step} />
     <h3>${t("inspector.why")} <small>${t(`rule.${begin?.rule ?? "coupled"}`)}</small></h3>
-    <p class="dim">${t(`rule.${begin?.rule ?? "coupled"}.told`)}</p>
+    <p class="dim">${t(`rule.${greedy(begin) ? "coupled" : (begin?.rule ?? "coupled")}.told`)}</p>
     <${Reasons} step=${step} begin=${begin} chosen=${chosen} onChoose=${onChoose} />
     ${step.proposals?.length ? html`<h3>${t("inspector.offers")}</h3><${Offers} step=${step} drafters=${drafters} />` : null}
     <dl class="facts">
@@ -100,7 +100,7 @@ function Reasons({ step, begin, chosen, onChoose }) {
     if (chosen !== null) list.current?.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
   }, [chosen]);
   return html`<ol class="reasons" ref=${list}>${reasons(step, begin).map(({ node, fate, said }) => html`
-    <li key=${node} class=${classes(fate, chosen === node && "chosen")} onClick=${() => onChoose(node)}
+    <li key=${node} class=${classes(dashed(fate), chosen === node && "chosen")} onClick=${() => onChoose(node)}
       aria-current=${chosen === node ? "true" : undefined}>
       <span class="label">${fate === "target" ? visible(spelt(step, step.next)) : visible(spelt(step, step.tokens[node]))}</span>
       <span>${said}${fate === "target" ? null : html` <span class="dim">${t("law.by", {

@@ -8,17 +8,17 @@ const quoted = (spelling) => `“${visible(spelling)}”`;
 
 /** What is said of each node, in the order the rule looks at them: [{node, fate, said}], the target's own token last. */
 export function reasons(step, begin) {
-  const rule = begin?.rule ?? "coupled";
+  const rule = greedy(begin) ? "coupled" : begin.rule;
   const fate = verdicts(step);
-  const said = (one, node) => (one === "unreached" ? unreached(step, node, fate) : judged(step, node, one, rule, begin));
+  const said = (one, node) => (one === "not reached" ? unreached(step, node, fate) : judged(step, node, one, rule, begin));
   const told = fate.map((one, node) => ({ node, fate: one, said: said(one, node) }));
-  const own = ownToken(step, rule, begin, fate);
+  const own = ownToken(step, rule, fate);
   return own ? [...told, own] : told;
 }
 
 function unreached(step, node, fate) {
   const parent = step.parents[node];
-  if (parent >= 0 && fate[parent] !== "accepted" && fate[parent] !== "cut") {
+  if (parent >= 0 && fate[parent] !== "accepted" && fate[parent] !== "cut off") {
     return t("law.behind", { parent: quoted(spelt(step, step.tokens[parent])) });
   }
   return t("law.settled");
@@ -26,7 +26,7 @@ function unreached(step, node, fate) {
 
 function judged(step, node, fate, rule, begin) {
   const guess = quoted(spelt(step, step.tokens[node]));
-  const verdict = t(`fate.${fate}`);
+  const verdict = t(fate === "cut off" ? "law.cut" : `fate.${fate}`);
   if (rule === "rejection") return `${ratio(step, node, guess)} ${verdict}.`;
   if (rule === "block") return `${blocked(step, node, guess)} ${verdict}.`;
   const target = quoted(spelt(step, after(step, step.parents[node])));
@@ -42,7 +42,8 @@ function after(step, node) {
   return next === undefined ? step.next : step.tokens[next];
 }
 
-const greedy = (begin) => (begin?.sampling?.temperature ?? 0) === 0;
+/** Whether the likeliest token was taken everywhere: then each rule keeps a guess that is this very token, and no other. */
+export const greedy = (begin) => (begin?.sampling?.temperature ?? 0) === 0;
 
 /** Recursive rejection of one child: the guess against what its earlier siblings left of p. */
 function ratio(step, node, guess) {
@@ -72,14 +73,14 @@ function blocked(step, node, guess) {
   return `${t("law.block", { guess, p: share(step.p[node]), q: share(step.q?.[node] ?? 1), kept: share(kept) })}${fell}`;
 }
 
-function ownToken(step, rule, begin, fate) {
+function ownToken(step, rule, fate) {
   if (!step.own) return null;
   const token = quoted(spelt(step, step.next));
   const sampled = fate.some((one, node) => one === "rejected" && step.q?.[node] != null);
   let said;
   if (step.own === "plain") said = t("law.plain", { token });
   else if (step.own === "bonus") said = t("law.bonus", { token });
-  else if (rule === "coupled" || greedy(begin)) said = t("law.correction", { token });
+  else if (rule === "coupled") said = t("law.correction", { token });
   else said = t(sampled ? "law.drawnResidual" : "law.drawnRest", { token });
   return { node: step.tokens.length, fate: "target", said };
 }

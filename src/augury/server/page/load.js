@@ -22,7 +22,7 @@ export function Load() {
   const looks = useStore(seen);
   const [fault, setFault] = useState(null);
   useTurns(async () => {
-    if (barred || !header) return;
+    if (barred || !header) return undefined;
     if (era !== now) seen.set([]);
     era = now;
     try {
@@ -32,7 +32,8 @@ export function Load() {
     } catch (error) {
       if (error instanceof Refusal) setFault(error.message);
     }
-  }, LOOK_MS, [now, Boolean(header)]);
+    return LOOK_MS;
+  }, [now, Boolean(header)]);
   const title = html`<h1>${t("view.load")}</h1>`;
   if (barred) return html`<div class="main">${title}<${Barred} barred=${barred} /></div>`;
   if (fault) return html`<div class="main">${title}<p class="bad">${fault}</p></div>`;

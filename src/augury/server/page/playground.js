@@ -81,7 +81,7 @@ export function Playground() {
           <label class="check"><input type="checkbox" checked=${gone} disabled=${!marks} onChange=${() => change({ gone: !gone })} />${t("play.gone")}</label>
           <span class="gap"></span>
           ${turns.length > 0 && !running && html`<button type="button" class="soft" onClick=${() => change({ turns: [], active: null, open: null })}>${t("play.new")}</button>`}
-          ${running ? html`<button type="button" key="stop" class="main-button stop" onClick=${() => turns.at(-1).run.stop()}>${t("stop")}</button>`
+          ${running ? html`<button type="button" key="stop" class="main-button stop" onClick=${(event) => event.detail > 1 || turns.at(-1).run.stop()}>${t("stop")}</button>`
             : html`<button type="submit" key="send" class="main-button" disabled=${!draft.trim() || phase !== "here"}>${t("play.send")}</button>`}
         </div>
       </form>

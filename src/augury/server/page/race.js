@@ -18,6 +18,8 @@ const race = store({ draft: "", stage: "idle", lanes: null, settings: null, busy
 
 const change = (part) => race.set({ ...race.value, ...part });
 
+const runs = () => LANES.includes(race.value.stage);
+
 /** When each step of a run was over, in milliseconds after its first one began. */
 function clock(run) {
   const { steps } = run.told;
@@ -27,12 +29,13 @@ function clock(run) {
 
 async function go() {
   const { draft } = race.value;
-  if (!draft.trim()) return;
+  if (!draft.trim() || runs()) return;
   const settings = settled();
   const chat = chosen.value.mode === "chat";
   const asked = chat ? { chat: conversation([{ role: "user", content: draft }]), settings } : { chat: null, prompt: draft, settings };
   const lanes = {};
-  change({ stage: "plain", lanes, settings, busy: await crowded(), at: 0, active: null, open: null });
+  change({ stage: "plain", lanes, settings, busy: false, at: 0, active: null, open: null });
+  change({ busy: await crowded() });
   for (const lane of LANES) {
     change({ stage: lane });
     said.set(t(`race.runs.${lane}`));
@@ -86,7 +89,7 @@ function replay() {
 export function Race() {
   const { draft, stage, lanes, settings, busy, at, active, open } = useStore(race);
   const { phase, steps } = useStore(link);
-  const running = stage === "plain" || stage === "drafted";
+  const running = runs();
   useEffect(() => () => { playing += 1; if (race.value.stage === "replay") change({ stage: "done" }); }, []);
   const whole = stage === "replay" || stage === "done";
   const result = whole && outcome(lanes, settings);
@@ -102,12 +105,12 @@ export function Race() {
       <form class="composer still" onSubmit=${(event) => { event.preventDefault(); go(); }}>
         <label for="race-prompt">${t("race.prompt")}</label>
         <textarea id="race-prompt" rows="2" value=${draft} placeholder=${t("example.planets")} onInput=${(event) => change({ draft: event.target.value })}
-          onKeyDown=${(event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); running || go(); } }}></textarea>
+          onKeyDown=${(event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); go(); } }}></textarea>
         <div class="bar">
           ${!draft && html`<button type="button" class="soft" onClick=${() => change({ draft: t("example.planets") })}>${t("race.example")}</button>`}
           <span class="gap"></span>
           ${whole && html`<button type="button" class="soft" onClick=${replay}>${t("race.again")}</button>`}
-          ${running ? html`<button type="button" key="stop" class="main-button stop" onClick=${() => lanes[stage]?.stop()}>${t("stop")}</button>`
+          ${running ? html`<button type="button" key="stop" class="main-button stop" onClick=${(event) => event.detail > 1 || lanes[stage]?.stop()}>${t("stop")}</button>`
             : html`<button type="submit" key="go" class="main-button" disabled=${!draft.trim() || phase !== "here" || !steps}>${t("race.go")}</button>`}
         </div>
       </form>

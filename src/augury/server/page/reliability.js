@@ -4,7 +4,7 @@ import { look } from "./answer.js";
 import { Columns, Lines, Parts } from "./charts.js";
 import { link } from "./link.js";
 import { Refusal, json } from "./net.js";
-import { Barred, named } from "./requests.js";
+import { BEHIND_MS, Barred, later, named } from "./requests.js";
 import { html, useState, useStore, useTurns } from "./ui.js";
 import { decimal, percent, t, whole } from "./words.js";
 
@@ -18,15 +18,17 @@ export function Reliability() {
   const [found, setFound] = useState(null);
   const [fault, setFault] = useState(null);
   useTurns(async (gone) => {
-    if (barred || !header) return;
+    if (barred || !header) return undefined;
     try {
       const got = await json("/trace/reliability");
       if (!gone()) setFound(got);
       setFault(null);
+      return got.behind ? BEHIND_MS : header.live === false ? undefined : LOOK_MS;
     } catch (error) {
       if (error instanceof Refusal) setFault(error.message);
+      return later(error);
     }
-  }, header?.live === false ? 60_000 : LOOK_MS, [era, Boolean(header)]);
+  }, [era, Boolean(header)]);
   const title = html`<h1>${t("view.reliability")}</h1>`;
   if (barred) return html`<div class="main">${title}<${Barred} barred=${barred} /></div>`;
   if (fault) return html`<div class="main">${title}<p class="bad">${fault}</p></div>`;

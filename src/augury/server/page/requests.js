@@ -3,10 +3,10 @@
 import { look } from "./answer.js";
 import { Downloads } from "./downloads.js";
 import { Inspector } from "./inspector.js";
-import { link, unlock } from "./link.js";
+import { link, suspect, unlock } from "./link.js";
 import { Refusal, ask, events, json } from "./net.js";
 import { Rows, Steps } from "./steps.js";
-import { classes, html, store, useEffect, useRef, useState, useStore } from "./ui.js";
+import { classes, html, store, useEffect, useRef, useState, useStore, useTurns } from "./ui.js";
 import { decimal, percent, t, whole } from "./words.js";
 
 const LISTED = 200;
@@ -14,16 +14,26 @@ const COLUMNS = ["id", "label", "began", "tokens", "steps", "length", "accepted"
 const TEXTS = ["label", "finish"]; // columns of words
 const FOLLOW_MS = 400;
 
+/** Until the server is asked again that has not looked at all of its trace yet. */
+export const BEHIND_MS = 1000;
+
 /** The list, and what is open of it; kept while other views are looked at. */
 const traced = store({ requests: [], error: null });
 
+/** Look at the list; gives when to look again (see turns). */
 async function list() {
   try {
-    traced.set({ requests: (await json(`/trace/requests?limit=${LISTED}`)).requests, error: null });
+    const { requests, behind } = await json(`/trace/requests?limit=${LISTED}`);
+    traced.set({ requests, error: null });
+    return behind ? BEHIND_MS : undefined;
   } catch (error) {
     if (error instanceof Refusal) traced.set({ requests: [], error });
+    return later(error);
   }
 }
+
+/** When to ask again what was not answered; never what was refused for good. */
+export const later = (error) => (error instanceof Refusal && error.status < 500 ? undefined : BEHIND_MS);
 
 /** Follow the trace live while the view is there, and look again when something has come. */
 function useLive(era, changed) {
@@ -36,7 +46,8 @@ function useLive(era, changed) {
         try {
           const response = await ask(`/trace/live?after=${after}`, { signal: control.signal });
           if (response.status === 204) return; // nothing more will come
-          for await (const { id, event } of events(response)) {
+          for await (const { id, event, data } of events(response)) {
+            if (event === "header" && JSON.parse(data).unix !== link.value.header?.unix) suspect();
             if (id) after = Number(id);
             if (event === "message" || event === "lost") look();
           }
@@ -72,8 +83,7 @@ export function Barred({ barred }) {
 function List({ era }) {
   const { requests, error } = useStore(traced);
   const { header } = useStore(link);
-  useEffect(() => { list(); }, [era]);
-  useLive(era, list);
+  useLive(era, useTurns(list, [era]));
   return html`<div class="main wide">
     <div class="head"><h1>${t("view.requests")}</h1><${Downloads} /></div>
     <p class="dim">${t("trace.of", { model: header.model, source: header.source })} ${header.text ? "" : t("trace.noText")}</p>
@@ -111,12 +121,18 @@ function One({ id, n, era }) {
   const steps = held.current;
   const { header } = useStore(link);
   const { requests } = useStore(traced);
-  useEffect(() => {
-    list();
-    Promise.resolve(steps.get(n ?? 0)).catch((error) => setFault(error.message));
-  }, []);
-  const grow = () => (list(), steps.end ? undefined : steps.grow().catch(() => {}));
-  useLive(era, grow);
+  useLive(era, useTurns(async () => {
+    const wait = await list();
+    try {
+      if (!steps.pages.size) await steps.get(n ?? 0);
+      else if (!steps.end) await steps.grow();
+      setFault(null);
+      return wait;
+    } catch (error) {
+      setFault(error.message);
+      return later(error);
+    }
+  }, []));
   const told = requests.find((one) => one.id === id);
   const go = (to) => location.replace(`#/requests/${id}${to === null ? "" : `/${to + 1}`}`);
   const { begin, count } = steps;

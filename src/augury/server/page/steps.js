@@ -16,7 +16,7 @@ const TALLEST = 8e6; // pixels of the list; browsers go astray beyond some tens 
 /** Steps of one traced request, fetched as they are looked at, the latest looks kept. */
 export class Steps {
   constructor(id, changed) {
-    Object.assign(this, { id, begin: null, end: null, count: 0, first: 0, pages: new Map(), changed });
+    Object.assign(this, { id, begin: null, end: null, count: 0, pages: new Map(), changed });
   }
 
   /** A step if it is there, else a promise of it; null of one that the trace does not hold any more. */

@@ -1,7 +1,7 @@
 // Reading events of a trace, as the server writes them. Pure functions; the words are those of docs/how-it-works.md.
 
-/** What became of each node of a step's tree: "accepted", "cut" (accepted, but the answer ended before it),
- * "rejected", or "unreached" (the rule did not look at it).
+/** What became of each node of a step's tree: "accepted", "cut off" (accepted, but the answer ended before it),
+ * "rejected", or "not reached" (the rule did not look at it).
  */
 export function verdicts(step) {
   const place = new Map(step.path.map((node, i) => [node, i]));
@@ -9,9 +9,9 @@ export function verdicts(step) {
   return step.parents.map((parent, node) => {
     if (place.has(node)) {
       settled.add(parent);
-      return place.get(node) < step.emitted.length ? "accepted" : "cut";
+      return place.get(node) < step.emitted.length ? "accepted" : "cut off";
     }
-    return (parent >= 0 && !place.has(parent)) || settled.has(parent) ? "unreached" : "rejected";
+    return (parent >= 0 && !place.has(parent)) || settled.has(parent) ? "not reached" : "rejected";
   });
 }
 

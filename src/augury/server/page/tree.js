@@ -1,7 +1,7 @@
 // The draft tree of a step, drawn from left to right: what was guessed, by whom, what became of it.
 
 import { signed, spelt, verdicts } from "./trace.js";
-import { classes, html } from "./ui.js";
+import { classes, dashed, html } from "./ui.js";
 import { decimal, t } from "./words.js";
 
 const [BOX, ROW, GAP, PAD] = [42, 54, 30, 3];
@@ -48,7 +48,7 @@ function box(step, node, own) {
   return { text: visible(spelt(step, step.tokens[node])), more: more.filter(Boolean).join("  ") };
 }
 
-const SIGNS = { accepted: "✓", rejected: "✗", unreached: "–", cut: "✂" };
+const SIGNS = { accepted: "✓", rejected: "✗", "not reached": "–", "cut off": "✂" };
 
 /** The picture. chosen: a node or null; onChoose(node). */
 export function Tree({ step, drafters, chosen, onChoose, told }) {
@@ -77,13 +77,13 @@ export function Tree({ step, drafters, chosen, onChoose, told }) {
   const [width, height] = [lefts.at(-1) - GAP + PAD, rows * ROW - (ROW - BOX) + 2 * PAD];
   return html`<div class="drawn" tabindex="0" role="group" aria-label=${t("tree.label")}>
     <svg width=${width} height=${height} viewBox=${`0 0 ${width} ${height}`} role="img" aria-label=${told}>
-      ${edges.map(({ node, line, kind }) => html`<path key=${`e${node}`} class=${`edge ${kind}`} d=${line} />`)}
+      ${edges.map(({ node, line, kind }) => html`<path key=${`e${node}`} class=${`edge ${dashed(kind)}`} d=${line} />`)}
       ${[...places.keys()].map((node) => {
         const { x, y, width: w } = at(node);
         const { text, more } = boxes.get(node);
         const kind = node === -1 ? "root" : node === own ? "target" : fate[node];
         const by = node >= 0 && node !== own ? step.source[node] : null;
-        return html`<g key=${node} class=${classes("node", kind, chosen === node && "chosen", by !== null && `d${by % 6}`)} transform=${`translate(${x} ${y})`} onClick=${() => onChoose(node)}>
+        return html`<g key=${node} class=${classes("node", dashed(kind), chosen === node && "chosen", by !== null && `d${by % 6}`)} transform=${`translate(${x} ${y})`} onClick=${() => onChoose(node)}>
           <title>${by === null ? more : `${drafters[by] ?? by}: ${t(`fate.${fate[node]}`)}`}</title>
           <rect class="box" width=${w} height=${BOX} rx="6" />
           ${by !== null && html`<path class=${`stripe s${by % 5}`} d=${`M5 7V${BOX - 7}`} />`}

@@ -29,25 +29,48 @@ export function useStore(watched) {
   return watched.value;
 }
 
-/** Do something again and again while the component is there and the page is seen; at once first. */
-export function useTurns(work, ms, inputs) {
+/** What does something, never twice at once: who asks meanwhile has it done once more.
+ *
+ * work gives the milliseconds until it is to be done again unasked, or nothing.
+ */
+export function turns(work) {
+  let timer;
+  let [running, wanted] = [false, false];
+  return async function turn() {
+    clearTimeout(timer);
+    wanted = true;
+    if (running) return;
+    running = true;
+    let wait;
+    try {
+      while (wanted) {
+        wanted = false;
+        wait = await work();
+      }
+    } finally {
+      running = false;
+    }
+    if (wait) timer = setTimeout(turn, wait);
+  };
+}
+
+/** Do something at once, whenever the page is seen again, and when its time has come (see turns), while the component
+ * is there and the page is seen. Gives what does it now.
+ */
+export function useTurns(work, inputs) {
+  const now = useRef();
   useEffect(() => {
-    let timer;
     let gone = false;
-    const turn = async () => {
-      clearTimeout(timer);
-      if (!document.hidden) await work(() => gone);
-      if (!gone) timer = setTimeout(turn, ms);
-    };
-    const seen = () => document.hidden || turn();
+    const turn = turns(async () => (gone || document.hidden ? undefined : work(() => gone)));
+    now.current = turn;
     turn();
-    document.addEventListener("visibilitychange", seen);
+    document.addEventListener("visibilitychange", turn);
     return () => {
       gone = true;
-      clearTimeout(timer);
-      document.removeEventListener("visibilitychange", seen);
+      document.removeEventListener("visibilitychange", turn);
     };
   }, inputs);
+  return () => now.current();
 }
 
 /** Call back once before the next picture, however often it is asked; soon even where no pictures are made. */
@@ -82,6 +105,9 @@ export const steady = (draw) =>
 
 /** Class names that hold. */
 export const classes = (...names) => names.filter(Boolean).join(" ");
+
+/** A few words as the name of a class. */
+export const dashed = (words) => words.replaceAll(" ", "-");
 
 /** Whether the reader asked for less motion. */
 export const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
