@@ -230,3 +230,30 @@ def test_the_command_serves_until_ctrl_c(tmp_path):
         assert line.startswith("augury: 24 events of t.jsonl at http://127.0.0.1:")
         running.send_signal(signal.SIGINT)
         assert running.wait(20) == 0
+
+
+@pytest.mark.real
+def test_the_page_shows_of_a_bench_what_its_document_says(tmp_path):
+    """One run, twice written: as a document of figures, and as a trace that the page folds by itself."""
+    trace, document = tmp_path / "t.jsonl", tmp_path / "d.json"
+    command = [sys.executable, "-m", "augury", "bench", "--limit", "1", "--kinds", "qa,translation"]
+    options = ["--max-tokens", "24", "--rounds", "1", "--drafters", "suffix,prediction"]
+    ran = subprocess.run(
+        [*command, *options, "--trace", str(trace), "--json", str(document)], capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    (run,) = json.loads(document.read_text("utf-8"))["runs"]
+    told = [
+        (way, f["completion_tokens"], f["steps"], f["drafted"], f["accepted"], f["tokens_per_second"], f["decode_ms"])
+        for pair in run["pairs"]
+        for way in ("plain", "drafted")
+        for f in [pair[way]["figures"]]
+    ]
+    with viewing(trace) as server:
+        shown = server.ask("GET", "/trace/requests?limit=9").json["requests"]
+    keys = ("label", "tokens", "steps", "drafted", "accepted", "tokens_per_second", "ms")
+    ways = [tuple(one[key] for key in keys) for one in shown]
+    assert len(ways) == len(told) == 4
+    for found, wanted in zip(sorted(ways), sorted(told), strict=True):
+        assert found[:5] == wanted[:5]
+        assert found[5:] == pytest.approx(wanted[5:], rel=1e-3)  # a trace has times to a thousandth of a millisecond
