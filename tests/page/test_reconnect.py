@@ -91,7 +91,7 @@ def test_another_server_in_its_place_is_noticed_though_none_was_missed(engine, s
     server.start(stream_mode=mode)
     try:
         made = visit(server.url)
-        made.pardoned += [GONE, "status of 404"]
+        made.pardoned += [GONE, "status of 404", "status of 503"]
         page = made.page
         page.get_by_label("prediction").wait_for()
         page.evaluate(WATCH)
@@ -118,7 +118,7 @@ def test_another_server_in_its_place_is_noticed_though_none_was_missed(engine, s
 
 def test_steps_of_a_server_before_this_one_are_not_shown_as_its_own(server, visit):
     made = visit(server.url)
-    made.pardoned += [GONE, "status of 404"]
+    made.pardoned += [GONE, "status of 404", "status of 503"]
     page = made.page
     page.get_by_label("Tokens at most").fill("6")
     page.fill("#prompt", "Say hello.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -200,6 +201,21 @@ def test_a_trace_that_is_still_being_looked_at_is_asked_for_again(visit, tmp_pat
         page.locator(".steps [data-row='2'] .tok").first.wait_for()
         assert page.get_by_role("alert").count() == 0
         assert max(behind.values()) < 0
+
+
+def test_steps_that_come_in_several_answers_are_all_shown(visit, tmp_path):
+    """An answer ends early where its steps are big."""
+    with shown(written(tmp_path / "five.jsonl", [step(n, 10.0 + n, 2 + n) for n in range(5)])) as url:
+        page = visit(url).page
+
+        def shorter(route):
+            path, start = re.fullmatch(r"(.*\?from=(\d+)&to=)\d+", route.request.url).groups()
+            route.continue_(url=f"{path}{int(start) + 2}")
+
+        page.route("**/trace/requests/1?*", shorter)
+        page.locator("table.list a").first.click()
+        for n in range(5):
+            page.locator(f".steps [data-row='{n}'] .tok").first.wait_for()
 
 
 PERFETTO = """<script>

@@ -38,14 +38,7 @@ export class Steps {
   async fetch(number) {
     const known = this.pages.get(number);
     if (known?.coming) return known.coming;
-    const coming = json(`/trace/requests/${this.id}?from=${number * PAGE}&to=${(number + 1) * PAGE}`).then((got) => {
-      const steps = [];
-      for (const step of got.steps) steps[step.n - number * PAGE] = step;
-      if (steps.length < PAGE && (number + 1) * PAGE <= got.of) steps.length = PAGE; // of these the trace holds no more
-      this.begin = got.begin ?? this.begin;
-      this.end = got.end ?? this.end;
-      this.count = Math.max(this.count, got.of);
-      const page = { from: number * PAGE, steps };
+    const coming = this.read(number * PAGE).then((page) => {
       this.pages.delete(number);
       this.pages.set(number, page);
       for (const old of [...this.pages.keys()].slice(0, Math.max(0, this.pages.size - KEPT))) this.pages.delete(old);
@@ -55,6 +48,22 @@ export class Steps {
     this.pages.set(number, { ...known, from: number * PAGE, coming });
     coming.catch(() => this.pages.get(number)?.coming === coming && this.pages.delete(number));
     return coming;
+  }
+
+  /** A page of steps from one on; of those that are not in it the trace holds no more. */
+  async read(from) {
+    const [steps, until] = [[], from + PAGE];
+    let [at, of] = [from, until];
+    while (at < Math.min(until, of)) { // an answer ends early where its steps are big
+      const got = await json(`/trace/requests/${this.id}?from=${at}&to=${until}`);
+      for (const step of got.steps) steps[step.n - from] = step;
+      this.begin = got.begin ?? this.begin;
+      this.end = got.end ?? this.end;
+      this.count = Math.max(this.count, got.of);
+      [at, of] = [got.to, got.of];
+    }
+    steps.length = Math.max(at - from, 0);
+    return { from, steps };
   }
 
   /** Ask for the last page again: there may be more. */
