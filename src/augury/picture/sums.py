@@ -27,7 +27,8 @@ def sums(step: Mapping[str, Any], begin: Mapping[str, Any]) -> list[str]:
     found = guesses(step, begin["drafters"])
     said = [*_offers(step), *_expected(found)]
     if found:
-        said += _block(step, found) if begin["rule"] == "block" else _walked(step, begin, found)
+        whole = begin["rule"] == "block" and begin["sampling"]["temperature"] != 0.0
+        said += _block(step, found) if whole else _walked(step, begin, found)
     return [*said, _emitted(step), *_times(step)]
 
 
