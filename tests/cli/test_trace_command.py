@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 
 import pytest
@@ -12,12 +13,22 @@ from typer.testing import CliRunner
 
 import augury
 from augury.cli import app
+from augury.cli.tracing import Tracing
 from augury.conformance.toys import ToyTarget
 from augury.drafters.suffix import Suffix
 from augury.engine.engine import Engine
-from augury.trace.log import TraceFile
+from augury.sampling import Sampling
+from augury.trace import events
+from augury.trace.log import TraceFile, TraceWriter
 
 V = 100
+STEP = {
+    "kind": "step", "id": 1, "at": 1.0, "position": 3, "root": 5, "tokens": [], "parents": [], "source": [],
+    "survival": [], "p": None, "q": {}, "path": [], "own": "plain", "proposals": [], "reason": None, "rows": 1,
+    "requests": 1, "draft_ms": 0.0, "verify_ms": 1.0, "accept_ms": 0.0, "commit_ms": 0.0, "rest_ms": 0.0,
+    "plain_ms": None, "saved_ms": None, "coins": None,
+}  # fmt: skip
+END = {"kind": "end", "id": 1, "at": 9.0, "finish": "length", "stop": None, "tokens": 0, "steps": 0, "error": None}
 
 
 class Talk:
@@ -194,9 +205,6 @@ def test_a_full_disk_is_one_line(file):
 @pytest.mark.usefixtures("toy")
 def test_an_answer_that_is_left_has_an_end(file):
     engine = augury.load("toy")
-    from augury.cli.tracing import Tracing
-    from augury.sampling import Sampling
-
     with Tracing(trace=file).opened(engine, "test") as trace:
         prompt = Letters(V).encode("1023")
         stream = trace.follow(engine.stream(prompt, max_tokens=9), engine, prompt, Sampling())
@@ -225,9 +233,6 @@ def test_who_stops_reading_leaves_a_whole_trace(file, monkeypatch):
 @pytest.mark.usefixtures("toy")
 def test_an_answer_that_fails_has_an_end(file, monkeypatch):
     engine = augury.load("toy")
-    from augury.cli.tracing import Tracing
-    from augury.sampling import Sampling
-
     prompt = Letters(V).encode("1023")
     with Tracing(trace=file).opened(engine, "test") as trace:
         stream = trace.follow(engine.stream(prompt, max_tokens=9), engine, prompt, Sampling())
@@ -286,7 +291,8 @@ def test_a_timeline_that_fails_leaves_what_was_there(file, tmp_path):
     whole, out, link = file.read_bytes(), tmp_path / "out.json", tmp_path / "link"
     link.symlink_to(file)
     for same in (file, link):
-        assert f"--perfetto {same} is the trace itself; give another file" in refused("trace", file, "--perfetto", same)
+        said = f"--perfetto {same} would overwrite {file}, which this command reads; give another file"
+        assert said in refused("trace", file, "--perfetto", same)
     assert file.read_bytes() == whole
     out.write_text("kept")
     assert "request 9 is not in" in refused("trace", file, "--request", 9, "--perfetto", out)
@@ -344,9 +350,6 @@ def test_one_request_of_several(file):
 
 
 def test_names_cannot_steer_the_terminal(file):
-    from augury.trace import events
-    from augury.trace.log import TraceWriter
-
     head = events.header(model="a\x1b[31m", runner="r", drafters=[], source="s", text=True, zero=0.0)
     with TraceWriter(file, head) as out:
         for id in range(1, 13):
@@ -354,7 +357,181 @@ def test_names_cannot_steer_the_terminal(file):
                      "error": "[bold]\x1b[2J"})  # fmt: skip
     shown = run("trace", file).stdout + run("trace", file, "--explain").stdout
     assert "\x1b" not in shown
-    assert "[bold]^[[2J" in shown
+    assert "[bold]\\u{1B}[2J" in shown
+
+
+def test_names_take_one_line_and_turn_nothing_around(file):
+    odd = "a\nb\rc\td\u202ee\u2028f\u2029g\x1bh"
+    with TraceWriter(file, events.header(model=odd, runner="r", drafters=[], source="s", text=True, zero=0.0)) as out:
+        out.put({**END, "id": 1, "error": odd})
+    shown = run("trace", file).stdout
+    assert shown.count("a\\u{A}b\\u{D}c\\u{9}d\\u{202E}e\\u{2028}f\\u{2029}g\\u{1B}h") == 2
+    assert not {*odd} & {*"\r\t\u202e\u2028\u2029\x1b"} & {*shown}
+    assert len(shown.split("\n")) == 5
+
+
+# ---- what is missing, and what was never shown --------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("toy")
+@pytest.mark.parametrize(
+    ("kept", "answer", "missing"),
+    [
+        ((0, 2, 3, 4), "a…cde", "1 step is missing"),
+        ((0, 3, 4), "a…de", "2 steps are missing"),
+        ((2, 3, 4), "…cde", "2 steps are missing"),
+        ((0, 1, 2), "abc…", "2 steps are missing"),
+        ((2,), "…c…", "4 steps are missing"),
+    ],
+)
+def test_a_gap_is_told(file, kept, answer, missing):
+    with TraceWriter(file, events.header(model="m", runner="r", drafters=[], source="s", text=True, zero=0.0)) as out:
+        for n in kept:
+            out.put(STEP | {"n": n, "next": n, "emitted": [n], "texts": {str(n): "abcde"[n]}})
+        out.put(END | {"steps": 5, "tokens": 5})
+    shown = run("trace", file).stdout
+    assert shown.endswith(f"\n{answer}\n")
+    assert f"request 1: {missing}; the figures are of the others" in shown
+    told = run("trace", file, "--explain").stdout
+    assert re.findall(r"^step (\d+)", told, re.MULTILINE) == [str(n + 1) for n in kept]
+    assert "missing" in told
+
+
+def test_nothing_is_missing_in_a_whole_trace(file, toy):
+    generated(file, "--trace-text")
+    shown = run("trace", file).stdout + run("trace", file, "--explain").stdout
+    assert "missing" not in shown
+    assert "…" not in shown
+
+
+@pytest.mark.usefixtures("toy")
+def test_what_is_behind_a_stop_string_was_never_answered(file):
+    whole = run("generate", "10231023", "--max-tokens", 12, "--no-stats").stdout.rstrip("\n")
+    for stop in (whole[3:5], whole[3:5] + whole[5:8]):
+        said = generated(file, "--trace-text", "--stop", stop, "--no-stats").stdout.rstrip("\n")
+        assert said == whole[: whole.index(stop)]
+        assert run("trace", file).stdout.endswith(f"\n{said}\n")
+
+
+# ---- what is written where ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("toy")
+def test_files_of_others_stay_as_they_are(file, tmp_path):
+    run("generate", "10231023", "--max-tokens", 6, "--trace", tmp_path / "out.json.part")
+    (tmp_path / "out.json").write_text("old")
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    run("trace", tmp_path / "out.json.part", "--parquet", tables)
+    mine = [one.with_suffix(".part") for one in tables.iterdir()]
+    for one in mine:
+        one.write_text("mine")
+    trace = (tmp_path / "out.json.part").read_bytes()
+    run("trace", tmp_path / "out.json.part", "--perfetto", tmp_path / "out.json", "--parquet", tables)
+    assert (tmp_path / "out.json.part").read_bytes() == trace
+    assert [one.read_text() for one in mine] == ["mine", "mine"]
+    assert json.loads((tmp_path / "out.json").read_text())
+    assert {one.name for one in tmp_path.iterdir()} == {"out.json", "out.json.part", "tables"}
+    assert len(list(tables.iterdir())) == 4
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "out.json").stat().st_mode) == 0o666 & ~mask
+
+
+@pytest.mark.usefixtures("nothing_loaded")
+@pytest.mark.parametrize(
+    ("verb", "out"),
+    [
+        (["generate", "--file"], "--trace"),
+        (["generate", "x", "--prediction-file"], "--trace"),
+        (["generate", "x", "--json-schema"], "--trace"),
+        (["generate", "x", "--grammar"], "--trace"),
+        (["generate", "x", "--model"], "--trace"),
+        (["explain", "--file"], "--html"),
+        (["bench", "--file"], "--json"),
+        (["bench", "--from"], "--html"),
+        (["trace"], "--perfetto"),
+    ],
+)
+def test_what_is_read_is_not_overwritten(verb, out, tmp_path):
+    mine, link = tmp_path / "mine", tmp_path / "link"
+    mine.write_text("{}")
+    link.symlink_to(mine)
+    for same in (mine, link, tmp_path / "." / "mine"):
+        said = refused(*verb, mine, out, same)
+        assert f"{out} {same} would overwrite {mine}, which this command reads; give another file" in said
+    assert mine.read_text() == "{}"
+
+
+@pytest.mark.usefixtures("nothing_loaded")
+def test_the_configuration_is_not_overwritten(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"trace": str(config)}))
+    assert f"--trace {config} would overwrite {config}" in refused("serve", "--config", config)
+
+
+@pytest.mark.usefixtures("nothing_loaded")
+def test_outputs_are_not_one_file(tmp_path):
+    out, link = tmp_path / "out", tmp_path / "link"
+    said = refused("explain", "x", "--trace", out, "--html", out)
+    assert f"--trace and --html would both write {out}; give two files" in said
+    out.touch()
+    link.symlink_to(out)
+    assert "--html and --json would both write" in refused("bench", "--json", out, "--html", link)
+    assert "--trace - is no name of a file; give one, or /dev/stdout" in refused("generate", "x", "--trace", "-")
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_timeline_goes_into_a_pipe(file, tmp_path):
+    generated(file)
+    read, write = os.pipe()
+    try:
+        link = tmp_path / "stdout"
+        link.symlink_to(f"/proc/self/fd/{write}")
+        if not link.exists():
+            pytest.skip("needs /proc")
+        run("trace", file, "--perfetto", link)
+        assert os.read(read, 1 << 20).startswith(b'{"displayTimeUnit"')
+        os.close(read)
+        read = -1
+        with pytest.raises(Exception, match="fileno"):  # of the test's own stdout
+            run("trace", file, "--perfetto", link)
+    finally:
+        os.close(write)
+        if read >= 0:
+            os.close(read)
+    assert "--perfetto - is no name of a file" in refused("trace", file, "--perfetto", "-")
+
+
+@pytest.mark.usefixtures("toy")
+def test_a_trace_out_of_a_pipe_is_refused(file, tmp_path):
+    generated(file)
+    read, write = os.pipe()
+    os.write(write, file.read_bytes())
+    os.close(write)
+    try:
+        said = refused("trace", f"/proc/self/fd/{read}")
+        assert "is no file, and a trace is read more than once; write it into one first" in said
+    finally:
+        os.close(read)
+
+
+@pytest.mark.usefixtures("toy")
+def test_an_answer_that_is_interrupted_is_cancelled(file, monkeypatch):
+    engine = augury.load("toy")
+    prompt = Letters(V).encode("1023")
+
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    with Tracing(trace=file).opened(engine, "test") as trace:
+        stream = trace.follow(engine.stream(prompt, max_tokens=9), engine, prompt, Sampling())
+        next(stream)
+        monkeypatch.setattr(engine.target, "verify", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            list(stream)
+    *_, end = TraceFile(file)
+    assert (end["finish"], end["error"]) == ("cancelled", None)
 
 
 @pytest.mark.usefixtures("toy")

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 
+import anyio
 import pytest
 from fastapi import FastAPI
 from served import NAME, serving
@@ -180,7 +181,8 @@ def test_requests_are_listed_newest_first_and_read_step_by_step(traced):
         ("events?after=1e3", 400, "after"), ("requests?limit=501", 400, "limit"), ("requests/x", 400, "id"),
         ("requests/-1", 400, "id"), ("requests/1?from=-5", 400, "from"), ("requests/1?to=x", 400, "to"),
         ("requests/987654321", 404, None), ("timeline.json?limit=20001", 400, "limit"),
-        ("timeline.json?id=987654321", 404, None), 
+        ("timeline.json?id=987654321", 404, None), (f"requests/{(1 << 53) - 1}", 404, None),
+        (f"requests/{1 << 53}", 400, "id"), (f"timeline.json?id={1 << 53}", 400, "id"), 
         ("nothing", 404, None), ("", 404, None), (f"events?after={'9' * 5000}", 400, "after"),
     ],
 )  # fmt: skip
@@ -415,19 +417,19 @@ def test_live_goes_on_where_the_reader_was():
         store.ring.put(step_of(n))
     with Shown(store) as shown:
         with shown.get("/trace/live?after=2") as reader:
-            data = heard(reader, b"id: 5")
+            data = heard(reader, b"\nid: 5")
             assert b"text/event-stream" in data
             assert b'event: header\ndata: {"augury_trace":1' in data
             assert ids(data) == [3, 4, 5]
             store.ring.put(step_of(5))
-            assert ids(heard(reader, b"id: 6")) == [6]
+            assert ids(heard(reader, b"\nid: 6")) == [6]
             heard(reader, b": keep-alive\n\n")
         with shown.get("/trace/live?after=1", "Last-Event-ID: 4") as reader:
-            assert ids(heard(reader, b"id: 6")) == [5, 6]
+            assert ids(heard(reader, b"\nid: 6")) == [5, 6]
         with shown.get("/trace/live?after=3", "Last-Event-ID: nonsense") as reader:
-            assert ids(heard(reader, b"id: 6")) == [4, 5, 6]
+            assert ids(heard(reader, b"\nid: 6")) == [4, 5, 6]
         with shown.get("/trace/live", "Last-Event-ID: 4000") as reader:  # of a server before this one
-            assert ids(heard(reader, b"id: 6")) == [1, 2, 3, 4, 5, 6]
+            assert ids(heard(reader, b"\nid: 6")) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_reader_who_comes_late_is_told_what_he_missed():
@@ -508,6 +510,22 @@ def test_live_ends_when_the_server_stops():
             if data.endswith(b"0\r\n\r\n"):
                 break
         assert time.monotonic() < end
+
+
+def test_live_tells_the_last_events_when_the_server_stops():
+    store, stopping = Kept(), threading.Event()
+    frames = traces.Live(store, 0, 0.0, stopping.is_set, lambda: None)._frames()
+
+    async def told():
+        await anext(frames)
+        store.ring.put(step_of(0))
+        data = await anext(frames)
+        for n in range(1, 600):
+            store.ring.put(step_of(n))
+        stopping.set()
+        return data + b"".join([frame async for frame in frames])
+
+    assert ids(anyio.run(told)) == [*range(1, 601)]
 
 
 # ---- folded and drawn ---------------------------------------------------------------------------------------------

@@ -133,6 +133,9 @@ def test_stops_and_logprobs_go_with_them(traced):
     assert (end["finish"], end["stop"]) == ("stop", stop)
     assert end["tokens"] == len(known) == sum(len(step["emitted"]) for step in steps)
     assert plain.startswith("".join(c["delta"].get("content") or "" for f in frames for c in f["choices"]))
+    assert "included" not in end
+    trace = chat(traced, stop=[stop], include_stop_str_in_output=True, speculative={"trace": "steps"}).json["trace"]
+    assert (trace["end"]["stop"], trace["end"]["included"]) == (stop, True)
 
 
 def test_beside_others_a_step_is_told_to_whom_it_belongs(traced):
@@ -160,7 +163,8 @@ def test_without_p_it_costs_no_more_than_it_shows(traced):
     assert all(step["p"] is None for step in steps)
     assert any(step["tokens"] for step in steps)
     refused = traced.chat({"speculative": {"trace": "all"}})
-    assert (refused.status, refused.error["param"].split(".")[:2]) == (400, ["speculative", "trace"])
+    assert (refused.status, refused.error["param"]) == (400, "speculative.trace")
+    assert 'it must be true, false or "steps"' in refused.error["message"]
 
 
 def test_a_drawn_rule_tells_its_coins(traced):

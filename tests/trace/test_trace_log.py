@@ -346,6 +346,63 @@ def test_a_disk_that_becomes_full(file, monkeypatch):
     assert list(TraceFile(file)) == []
 
 
+def test_a_file_has_one_writer(file):
+    with TraceWriter(file, header()) as first:
+        first.put(BEGIN)
+        with pytest.raises(AuguryError, match="is being written by another run; give another file"):
+            TraceWriter(file, header())
+        first.put(END)
+    assert [event["kind"] for event in TraceFile(file)] == ["begin", "end"]
+    written(file, [])
+    assert list(TraceFile(file)) == []
+
+
+def test_what_somebody_cuts_off_leaves_no_hole(file):
+    with TraceWriter(file, header()) as out:
+        out.put(BEGIN)
+        os.truncate(file, 0)
+        out.put(END)
+    assert b"\0" not in file.read_bytes()
+
+
+def test_what_is_no_file_is_not_read(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="is no file, and a trace is read more than once"):
+        TraceFile(pipe)
+
+
+def test_the_largest_id(file):
+    largest = (1 << 53) - 1
+    written(file, [{**END, "id": largest}])
+    assert [event["id"] for event in TraceFile(file)] == [largest]
+    lines(file, {**END, "id": largest + 1})
+    with pytest.raises(InputError, match=rf'"id" is {largest + 1}; it must be a whole number in 0..{largest}'):
+        list(TraceFile(file))
+
+
+@pytest.mark.parametrize(
+    ("told_of", "answer"),
+    [({}, "ab"), ({"included": True}, "abcd"), ({"finish": "length", "stop": None}, "abcdefg"), ({"stop": 9}, "abcde")],
+)
+def test_an_answer_ends_where_its_stop_string_begins(told_of, answer):
+    end = END | {"stop": "cd"} | told_of
+    step = STEP | {"emitted": [7, 8, 9], "texts": {"7": "abc", "8": "de", "9": "fg"}}
+    rows = [BEGIN, step, end]
+    if "included" in told_of:  # what the answer keeps is as long as it is
+        rows[1] = STEP | {"emitted": [7, 8], "path": [0], "next": 8, "texts": {"7": "abc", "8": "d"}}
+    elif told_of == {}:
+        rows[1] = STEP | {"emitted": [7, 8], "path": [0], "next": 8, "texts": {"7": "abc", "8": "de"}}
+    (one,) = records.requests(header(text=True), rows)
+    assert one.answer == answer
+
+
+def test_a_stop_string_that_was_no_stop_is_answered():
+    step = STEP | {"emitted": [7, 8, 9], "texts": {"7": "cd", "8": "c", "9": "d!"}}
+    (one,) = records.requests(header(text=True), [BEGIN, step, END | {"stop": "cd"}])
+    assert one.answer == "cd", "the first came before min_tokens"
+
+
 def test_where_nothing_may_be_written(tmp_path):
     with pytest.raises(AuguryError, match=r"the trace cannot be written to .*: Is a directory"):
         TraceWriter(tmp_path, header())

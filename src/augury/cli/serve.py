@@ -6,6 +6,7 @@ import importlib.util
 import ipaddress
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from augury.server.tracing import Tap
 
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
+_MOST_BYTES = 1 << 50
 _BYTES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -525,10 +528,8 @@ def _one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
 def _bytes(name: str, text: str) -> int:
     """A number of bytes, as in 2G (1024 to the third) or 2g (1000 to the third)."""
     digits, unit = (text[:-1], _BYTES[text[-1]]) if text[-1:] in _BYTES else (text, 1)
-    try:
-        value = float(digits) * unit
-        if value < 1:
-            raise ValueError
-        return int(value)
-    except (ValueError, OverflowError):
-        raise InputError(f"--{name.replace('_', '-')} is {text!r}; give a number, as in 2000000000 or 2G") from None
+    if not _NUMBER.fullmatch(digits) or (value := float(digits) * unit) < 1:
+        raise InputError(f"--{name.replace('_', '-')} is {text!r}; give a number, as in 2000000000 or 2G")
+    if value > _MOST_BYTES:
+        raise InputError(f"--{name.replace('_', '-')} is {text!r}; at most 1024T can be given")
+    return int(value)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from augury.errors import AuguryError, InputError
+from augury.trace.aside import aside
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,6 +34,14 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 """Exit code when the reader of stdout has gone: 128 + SIGPIPE."""
 
+_OUTPUTS = {
+    "trace": "--trace", "html": "--html", "json_out": "--json", "perfetto": "--perfetto", "parquet": "--parquet",
+}  # fmt: skip
+"""Parameters of verbs that name what is written, and their flags."""
+
+_MODELS = ("model", "draft_model")
+"""Parameters that may name a file without being paths."""
+
 _REMEMBERED = 3600.0
 """Seconds of answers that the time left is estimated from: of rich's own 30, one long answer leaves no estimate."""
 
@@ -44,6 +54,7 @@ def guarded(verb: Callable[..., None]) -> Callable[..., None]:
     @wraps(verb)
     def run(**given: Any) -> None:
         try:
+            _check_apart(given)
             verb(**given)
             sys.stdout.flush()
         except AuguryError as error:
@@ -69,6 +80,11 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def named(text: str) -> str:
+    r"""A name on one line: controls, ends of lines and what turns the direction of writing stand as ``\u{202E}``."""
+    return "".join(c if c.isprintable() else f"\\u{{{ord(c):X}}}" for c in text)
+
+
 @contextmanager
 def progress() -> Iterator[Progress | None]:
     """A bar on stderr while something is loaded; nothing when stderr is no terminal."""
@@ -89,12 +105,39 @@ def check_output(flag: str, path: Path | None) -> None:
     """Refuse a file that cannot be written, before an hour is spent on what is to be in it."""
     if path is None:
         return
+    if str(path) == "-":
+        raise InputError(f"{flag} - is no name of a file; give one, or /dev/stdout to write into a pipe")
     if not path.parent.is_dir():
         raise InputError(f"{flag} {path}: there is no directory {path.parent}")
     if path.is_dir():
         raise InputError(f"{flag} {path} is a directory; give a file in it")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise InputError(f"{flag} {path} may not be written; give a file that may")
+
+
+def _check_apart(given: Mapping[str, Any]) -> None:
+    """Refuse outputs of a verb that are its inputs, or one another: what is written would end what is there."""
+    outputs = {name: path for name in _OUTPUTS if isinstance(path := given.get(name), Path)}
+    files = [given.get(name) for name in given.keys() - outputs.keys() - {*_MODELS}]
+    read = [one for value in files for one in (value if isinstance(value, list) else [value]) if isinstance(one, Path)]
+    read += [Path(given[name]) for name in _MODELS if given.get(name)]
+    for name, path in outputs.items():
+        for other in read:
+            if _same(path, other):
+                raise InputError(
+                    f"{_OUTPUTS[name]} {path} would overwrite {other}, which this command reads; give another file"
+                )
+    for (name, path), (second, other) in combinations(outputs.items(), 2):
+        if _same(path, other):
+            raise InputError(f"{_OUTPUTS[name]} and {_OUTPUTS[second]} would both write {other}; give two files")
+
+
+def _same(path: Path, other: Path) -> bool:
+    """Whether both are one file, there or not; what is no file, as a pipe, takes what comes from anybody."""
+    try:
+        return (path.is_file() and path.samefile(other)) if path.exists() else path.resolve() == other.resolve()
+    except (OSError, ValueError, RuntimeError):  # nothing is there, and no name can be made of it
+        return False
 
 
 def write(path: Path, text: str, what: str) -> None:
@@ -108,17 +151,14 @@ def write(path: Path, text: str, what: str) -> None:
     Raises:
         AuguryError: it cannot be written.
     """
-    whole = path.resolve()
-    part = whole.with_name(f"{whole.name}.part")
     try:
-        if whole.exists() and not whole.is_file():
-            whole.write_text(text, "utf-8")
+        if path.exists() and not path.is_file():  # of the name as given: that of a pipe behind it leads nowhere
+            path.write_text(text, "utf-8")
             return
-        try:
+        with aside(path.resolve()) as (part,):
             part.write_text(text, "utf-8")
-            os.replace(part, whole)
-        finally:
-            part.unlink(missing_ok=True)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise AuguryError(f"{what} cannot be written to {path}: {error.strerror}") from None
 

@@ -13,7 +13,7 @@ import typer
 from typer import Argument, Option
 
 from augury.cli.ribbon import safe
-from augury.cli.terminal import check_output, note, show, write
+from augury.cli.terminal import check_output, named, note, show, write
 from augury.errors import InputError
 from augury.trace.events import Event
 from augury.trace.figures import Figures, figures
@@ -96,8 +96,6 @@ def _of(found: TraceFile, request: int | None) -> Iterator[Event]:
 def _write_timeline(found: TraceFile, request: int | None, out: Path) -> None:
     from augury.trace.timeline import document
 
-    if out.exists() and out.samefile(found.path):
-        raise InputError(f"--perfetto {out} is the trace itself; give another file")
     write(out, "".join(document(found.header, _of(found, request), request)), "the timeline")
     note(f"wrote {out}; open it at ui.perfetto.dev, which shows it in your browser")
 
@@ -111,8 +109,14 @@ def _explain(found: TraceFile, request: int | None) -> None:
     console = Console(soft_wrap=not sys.stdout.isatty(), highlight=False)
     for one in _requests(found, request):
         console.print(f"request {one.id}{_named(one)}", style="bold", markup=False)
-        for number, record in enumerate(one.record.steps, one.first + 1):
-            console.print(step(number, record, one.record.drafters, one.token))
+        due = 0
+        for number, record in zip(one.numbers, one.record.steps, strict=True):
+            if number > due:
+                console.print(_missing(number - due), style="yellow")
+            console.print(step(number + 1, record, one.record.drafters, one.token))
+            due = number + 1
+        if behind := one.known - due:
+            console.print(_missing(behind), style="yellow")
         console.print()
         console.print(summary(one.record))
         console.print()
@@ -124,11 +128,11 @@ def _requests(found: TraceFile, request: int | None) -> Iterator[Traced]:
 
 
 def _shown(value: Any) -> Any:
-    """JSON whose texts have no control characters."""
+    """JSON whose texts are names of one line; a stop string is left, which is looked for in the answer."""
     if isinstance(value, str):
-        return safe(value)
+        return named(value)
     if isinstance(value, dict):
-        return {key: _shown(inner) for key, inner in value.items()}
+        return {key: inner if key == "stop" else _shown(inner) for key, inner in value.items()}
     return [_shown(inner) for inner in value] if isinstance(value, list) else value
 
 
@@ -159,16 +163,20 @@ def _summarise(found: TraceFile, request: int | None) -> None:
     when = datetime.fromtimestamp(head["unix"], UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     print(f"{head['model']}, {head['runner']}; augury {head['version']} {head['source']}, {when}")
     rows: list[tuple[str, ...]] = []
+    gaps: list[str] = []
     totals: dict[str, _Total] = {}
     answers: list[tuple[Traced, str]] = []
     for one in _requests(found, request):
         of = figures(one.record)
         totals.setdefault(one.label, _Total()).add(of)
         rows.append(_row(one, of))
+        if one.missing:
+            gaps.append(f"request {one.id}: {_missing(one.missing)}; the figures are of the others")
         if (answer := one.answer) is not None and len(answers) <= _ANSWERS:
             answers.append((one, answer))
     show(_table(rows), markdown=False)
     lines = [_sum(label, total) for label, total in totals.items()] if len(rows) > 1 else []
+    lines += gaps[-_LISTED:]
     if len(rows) > _LISTED:
         lines.insert(0, f"the last {_LISTED} of {len(rows)} requests; --request ID shows another one")
     print("\n".join(lines), end="\n" * bool(lines))
@@ -200,7 +208,7 @@ def _row(one: Traced, of: Figures) -> tuple[str, ...]:
         str(one.id),
         escape(_named(one).removeprefix(": ")),
         str(of.prompt_tokens) if one.begin is not None else "-",
-        f"{of.completion_tokens}" + ("" if one.first == 0 else f" (from step {one.first + 1})"),
+        str(of.completion_tokens),
         str(of.steps),
         _number(of.mean_acceptance_length, ".2f"),
         _number(of.draft_acceptance_rate, ".0%"),
@@ -226,6 +234,10 @@ def _named(one: Traced) -> str:
     pair = "" if one.begin is None else one.begin.get("pair", "")
     named = ", ".join(part for part in (one.label, pair) if part)
     return f": {named}" if named else ""
+
+
+def _missing(steps: int) -> str:
+    return f"{steps} steps are missing" if steps > 1 else "1 step is missing"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -21,7 +21,7 @@ from augury.trace.told import Teller
 if TYPE_CHECKING:
     from augury.engine.engine import Engine
     from augury.engine.request import Chunk
-    from augury.record import RequestRecord
+    from augury.record import FinishReason, RequestRecord
     from augury.sampling import Sampling
     from augury.tree import IntArray
 
@@ -128,6 +128,7 @@ class Trace:
     ) -> Generator[Chunk, None, None]:
         told: _Told | None = None
         error: Exception | None = None
+        finish: FinishReason | None = None
         try:
             for chunk in stream:
                 if told is None:
@@ -138,10 +139,13 @@ class Trace:
         except Exception as raised:
             error = raised
             raise
+        except KeyboardInterrupt:
+            finish = "cancelled"  # for the engine a step that was cut short has failed
+            raise
         finally:
             stream.close()
             if told is not None:
-                told.end(error)
+                told.end(error, finish)
 
     def add(
         self, record: RequestRecord, engine: Engine, prompt: str | IntArray, sampling: Sampling, label: str, pair: str
@@ -150,7 +154,7 @@ class Trace:
         if self._file is not None:
             told = self._begun(record, engine, prompt, sampling, label, pair)
             told.on()
-            told.end(None)
+            told.end()
 
     def _begun(
         self,
@@ -191,7 +195,8 @@ class _Told:
             self._file.put(self._teller.step(self._number, self._count, step))
             self._count += 1
 
-    def end(self, error: Exception | None) -> None:
-        """Write the rest."""
+    def end(self, error: Exception | None = None, finish: FinishReason | None = None) -> None:
+        """Write the rest; ``finish`` says how it ended where the record does not."""
         self.on()
-        self._file.put(self._teller.end(self._number, self._record, error))
+        end = self._teller.end(self._number, self._record, error)
+        self._file.put(end if finish is None else {**end, "finish": finish})

@@ -6,10 +6,10 @@ is refused by name, unless it is given the value that asks for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema, WrapValidator
 from pydantic.json_schema import models_json_schema
 
 from augury.server.faults import refused, unsupported
@@ -123,6 +123,14 @@ def _few(value: object) -> object:
     return value
 
 
+def _switch(value: object, check: Callable[[object], object]) -> object:
+    """The library names one of several types alone."""
+    try:
+        return check(value)
+    except ValidationError:
+        raise ValueError('it must be true, false or "steps"') from None
+
+
 Item = TypeVar("Item")
 
 Many = Annotated[list[Item], Field(fail_fast=True)]
@@ -211,7 +219,7 @@ class Speculative(Shape):
     draft_tokens: Annotated[int, Field(ge=0, le=MOST)] | None = None
     acceptance: Literal["coupled", "rejection", "block"] | None = None
     figures: bool | Literal["summary", "detailed"] | None = None
-    trace: bool | Literal["steps"] | None = None
+    trace: Annotated[bool | Literal["steps"] | None, WrapValidator(_switch)] = None
 
 
 class Asking(Shape):

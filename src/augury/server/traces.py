@@ -30,6 +30,7 @@ from augury.server.faults import Fault, dumped
 from augury.server.guard import HEAD
 from augury.server.pages import HEADERS
 from augury.trace.events import Event, accepted
+from augury.trace.log import MAX_ID
 from augury.trace.reliability import Reliability
 from augury.trace.ring import Part
 from augury.trace.timeline import document
@@ -55,10 +56,9 @@ MOST_READERS = 16
 _LIVE_EVENTS = 200  # of one portion of a live stream
 _POLL_S = 0.1
 _FOLDED, _PAUSE_S, _PATIENCE_S = 25, 0.001, 2.0  # events looked at in a row, the pause behind them, and for how long
-_BIGGEST = 1 << 53
 _UNCACHED = {**HEADERS, "Cache-Control": "no-store"}
 
-After = Annotated[int, Query(ge=0, le=_BIGGEST, description="The number of the last event that is known.")]
+After = Annotated[int, Query(ge=0, le=MAX_ID, description="The number of the last event that is known.")]
 Limit = Annotated[int, Query(ge=1, le=MOST_EVENTS)]
 
 
@@ -385,7 +385,8 @@ class Live(Response):
         after = self._after if self._after <= self._store.last else 0
         yield b"event: header\ndata: " + dumped(self._store.header) + b"\n\n"
         sent = time.monotonic()
-        while not self._stopping():
+        while True:
+            stopping, last = self._stopping(), self._store.last  # what was put before the stop is sent behind it
             part = portion(self._store, after, _LIVE_EVENTS)
             found = [b'event: lost\ndata: {"lost":%d}\n\n' % part.lost] if part.lost else []
             first = part.next - len(part.lines) + 1
@@ -396,7 +397,9 @@ class Live(Response):
             if found:
                 yield b"".join(found)
                 sent = time.monotonic()
-            if len(part.lines) < _LIVE_EVENTS:
+            if stopping and after >= last:
+                return
+            if not stopping and len(part.lines) < _LIVE_EVENTS:
                 await anyio.sleep(_POLL_S)
 
 
@@ -490,9 +493,9 @@ def router(
 
     @routes.get("/requests/{id}")
     async def one(
-        id: Annotated[int, Path(ge=0, le=_BIGGEST)],
-        start: Annotated[int, Query(alias="from", ge=0, le=_BIGGEST)] = 0,
-        end: Annotated[int | None, Query(alias="to", ge=0, le=_BIGGEST)] = None,
+        id: Annotated[int, Path(ge=0, le=MAX_ID)],
+        start: Annotated[int, Query(alias="from", ge=0, le=MAX_ID)] = 0,
+        end: Annotated[int | None, Query(alias="to", ge=0, le=MAX_ID)] = None,
     ) -> Response:
         """One request, its steps from a number up to, and without, another; at most 1000, ``to`` says how far."""
         return _json(await apart(lambda: reading.request(id, start, end)))
@@ -509,7 +512,7 @@ def router(
 
     @routes.get("/timeline.json", response_class=Response)
     async def drawn_out(
-        id: Annotated[int | None, Query(ge=0, le=_BIGGEST)] = None,
+        id: Annotated[int | None, Query(ge=0, le=MAX_ID)] = None,
         limit: Annotated[int, Query(ge=1, le=MOST_DRAWN)] = 10_000,
     ) -> Response:
         """The newest events, or one request, as a Chrome trace, which ui.perfetto.dev opens."""

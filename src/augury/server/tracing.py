@@ -84,7 +84,8 @@ class Teller:
 
     def end(self, request: Request, text: bool, error: Exception | None = None) -> Event:
         """See ``told.Teller``."""
-        return self._tellers[text].end(request.number, request.record, error)
+        included = request.output.stops.include
+        return self._tellers[text].end(request.number, request.record, error, included=included)
 
 
 class Tap:

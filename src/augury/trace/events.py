@@ -161,7 +161,9 @@ def step(id: int, n: int, step: StepRecord, zero: float, piece: Piece | None) ->
     return event
 
 
-def end(id: int, record: RequestRecord, at: float, *, text: bool, error: str | None = None) -> Event:
+def end(
+    id: int, record: RequestRecord, at: float, *, text: bool, error: str | None = None, included: bool = False
+) -> Event:
     """A request has ended.
 
     Args:
@@ -170,8 +172,9 @@ def end(id: int, record: RequestRecord, at: float, *, text: bool, error: str | N
         at: when, in milliseconds.
         text: whether text is wanted; without, ``stop`` says of a stop string only that it was one.
         error: what went wrong, if something did.
+        included: whether the answer keeps the stop string that ended it.
     """
-    return {
+    event: Event = {
         "kind": "end",
         "id": id,
         "at": round(at, 3),
@@ -181,6 +184,9 @@ def end(id: int, record: RequestRecord, at: float, *, text: bool, error: str | N
         "steps": len(record.steps),
         "error": error,
     }
+    if included and isinstance(record.stop, str):
+        event["included"] = True
+    return event
 
 
 def load(at: float, running: int, waiting: int, kv_used: float) -> Event:

@@ -19,10 +19,17 @@ from augury.errors import AuguryError, InputError, first_line, shown
 from augury.trace.events import FORMAT, Event, encode
 from augury.tree import MAX_NODES
 
+try:
+    import fcntl
+except ImportError:  # not everywhere
+    fcntl = None  # type: ignore[assignment]
+
 MAX_LINE = 16 << 20
 """Bytes of a line that is read: a prompt of a million tokens, spelt too."""
 
-_MAX_INT = (1 << 63) - 1
+MAX_ID = (1 << 53) - 1
+"""The largest id of a request: every number up to it is itself in JavaScript too."""
+
 _MAX_TOKEN = (1 << 31) - 1
 _MAX_MS = 1e12
 """The longest time that is read, in milliseconds: thirty years, and still exact to a microsecond."""
@@ -37,7 +44,7 @@ class TraceWriter:
         room: bytes that the file takes at most; None is no limit.
 
     Raises:
-        AuguryError: the file cannot be written.
+        AuguryError: the file cannot be written, or somebody else writes it.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any], room: int | None = None) -> None:
@@ -46,8 +53,9 @@ class TraceWriter:
         """Events that found no room."""
         self._room, self._taken = room, 0
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             if stat.S_ISREG(os.fstat(self._file).st_mode):
+                self._lock()
                 os.fchmod(self._file, 0o600)  # of a file that was there
                 os.ftruncate(self._file, 0)
         except OSError as error:
@@ -91,6 +99,20 @@ class TraceWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def _lock(self) -> None:
+        """Be the only writer until the file is closed, before anything of it is gone."""
+        if fcntl is None:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise AuguryError(
+                f"{self.path} is a trace that is being written by another run; give another file"
+            ) from None
+        except OSError:  # a file system that knows no locks
+            pass
 
     def _fail(self, error: OSError) -> NoReturn:
         raise AuguryError(f"the trace cannot be written to {self.path}: {error.strerror}") from None
@@ -147,6 +169,9 @@ class TraceFile:
     def _lines(self) -> Iterator[tuple[int, int, bytes, bool]]:
         """Number, place and bytes of every line that is not empty, and whether its end is there."""
         try:
+            kind = self.path.stat().st_mode
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):  # a pipe has nothing when it is read again
+                raise InputError(f"{self.path} is no file, and a trace is read more than once; write it into one first")
             with self.path.open("rb") as file:
                 number = place = 0
                 while line := file.readline(MAX_LINE + 1):
@@ -278,7 +303,7 @@ def _constant(name: str) -> NoReturn:
 Fits = Callable[[str, Any], None]
 
 
-def _whole(low: int, high: int = _MAX_INT) -> Fits:
+def _whole(low: int, high: int) -> Fits:
     """An integer in [low, high]."""
 
     def fits(key: str, value: Any) -> None:
@@ -392,7 +417,7 @@ def _proposal(key: str, value: Any) -> None:
         fits(part, value[part])
 
 
-_id = _whole(0)
+_id = _whole(0, MAX_ID)
 _count = _whole(0, _MAX_TOKEN)
 _token = _whole(0, _MAX_TOKEN)
 _tokens = _numbers({int}, 0, _MAX_TOKEN)
@@ -470,6 +495,7 @@ _KINDS: Mapping[str, Mapping[str, Fits]] = {
 _OPTIONAL: Mapping[str, Mapping[str, Fits]] = {
     "begin": {"prompt": _tokens, "prompt_text": _text, "pair": _text},
     "step": {"texts": _keyed(_text)},
+    "end": {"included": _switch},
 }
 
 

@@ -26,7 +26,7 @@ class Traced:
         record: with the steps that the trace holds.
         begin: its event, or None where the trace begins later.
         end: its event, or None where the trace ends earlier.
-        first: the number of the first step that the trace holds.
+        numbers: of these steps in the request; where some are missing they do not follow each other.
         texts: what tokens spell, by id; empty where the trace has no text.
     """
 
@@ -34,7 +34,7 @@ class Traced:
     record: RequestRecord
     begin: Event | None = None
     end: Event | None = None
-    first: int = 0
+    numbers: list[int] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -48,14 +48,45 @@ class Traced:
         return f"<{id}>".encode() if text is None else spelt(text)
 
     @property
+    def missing(self) -> int:
+        """Steps that the trace does not hold, as far as it tells."""
+        return self.known - len(self.numbers)
+
+    @property
     def answer(self) -> str | None:
-        """What was answered, as far as the trace holds it, without the token that ended it; None without text."""
+        """What was answered, without what ended it; ``…`` stands where steps are missing. None without text."""
         if not self.texts:
             return None
-        tokens = [token for step in self.record.steps for token in step.emitted]
-        if self.record.finish == "stop" and tokens[-1:] == [self.record.stop]:
+        runs: list[list[int]] = []
+        due = 0
+        for number, step in zip(self.numbers, self.record.steps, strict=True):
+            if number != due or not runs:
+                runs.append([])
+            runs[-1] += step.emitted
+            due = number + 1
+        said = [b"".join(map(self.token, run)) for run in runs]
+        if due == self.known and self.record.finish == "stop":
+            said[-1] = self._ended(runs[-1])
+        texts = [one.decode(errors="replace") for one in said]
+        return "…".join([""] * (self.numbers[0] > 0) + texts + [""] * (due < self.known))
+
+    @property
+    def known(self) -> int:
+        """Steps of the request that are known of."""
+        behind = self.numbers[-1] + 1 if self.numbers else 0
+        return max(behind, 0 if self.end is None else self.end["steps"])
+
+    def _ended(self, tokens: list[int]) -> bytes:
+        """The last tokens without the token, or the text, that ended the answer: the last of them made it whole."""
+        stop = self.record.stop
+        if tokens[-1:] == [stop]:
             del tokens[-1]
-        return b"".join(map(self.token, tokens)).decode(errors="replace")
+        said = b"".join(map(self.token, tokens))
+        if not isinstance(stop, str) or not tokens or (self.end is not None and self.end.get("included")):
+            return said
+        before, raw = len(said) - len(self.token(tokens[-1])), stop.encode(errors="replace")
+        at = said.find(raw, max(before - len(raw) + 1, 0))
+        return said if at < 0 else said[:at]
 
 
 def requests(header: Mapping[str, Any], events: Iterable[Event]) -> Iterator[Traced]:
@@ -74,8 +105,7 @@ def requests(header: Mapping[str, Any], events: Iterable[Event]) -> Iterator[Tra
             one = open.get(event["id"])
             if one is None:
                 one = open[event["id"]] = Traced(event["id"], RequestRecord(0, tuple(header["drafters"])))
-            if not one.record.steps:
-                one.first = event["n"]
+            one.numbers.append(event["n"])
             one.record.steps.append(step(event))
             for token, text in event.get("texts", {}).items():
                 one.texts[int(token)] = text

@@ -21,14 +21,14 @@ a node.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from augury.errors import AuguryError, MissingPackage
 from augury.record import PHASES
+from augury.trace.aside import aside
 from augury.trace.events import Event, accepted
 from augury.trace.explain import judged
 
@@ -62,24 +62,17 @@ def write(folder: Path, header: Mapping[str, Any], events: Iterable[Event], only
     run = run_id(header)
     schemas = {"sequences": _schema(pa, _SEQUENCES), "drafts": _schema(pa, _DRAFTS)}
     paths = {name: folder / f"{name}-{run}.parquet" for name in schemas}
-    parts = {name: paths[name].with_suffix(".part") for name in schemas}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as stack:
+        with aside(*paths.values()) as parts, ExitStack() as stack:
             files = {
-                name: stack.enter_context(pq.ParquetWriter(parts[name], schema, compression="zstd"))
-                for name, schema in schemas.items()
+                name: stack.enter_context(pq.ParquetWriter(part, schema, compression="zstd"))
+                for part, (name, schema) in zip(parts, schemas.items(), strict=True)
             }
             for name, rows in _grouped(_rows(header, events, only)):
                 files[name].write_table(pa.Table.from_pylist(rows, schemas[name]))
-        for name in schemas:
-            os.replace(parts[name], paths[name])
     except OSError as error:
         raise AuguryError(f"the tables cannot be written to {folder}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            for part in parts.values():
-                part.unlink(missing_ok=True)
     return list(paths.values())
 
 

@@ -62,12 +62,12 @@ class Teller:
         """See ``events.step``."""
         return events.step(id, n, step, self.zero, self._piece)
 
-    def end(self, id: int, record: RequestRecord, error: Exception | None = None) -> Event:
+    def end(self, id: int, record: RequestRecord, error: Exception | None = None, *, included: bool = False) -> Event:
         """See ``events.end``: a whole answer has ended with its last step."""
         last = record.steps[-1] if record.steps and record.finish in ("stop", "length") else None
         at = self.now if last is None else self._at(last.began) + last.ms
         said = None if error is None else type(error).__name__
-        return events.end(id, record, at, text=self._token is not None, error=said)
+        return events.end(id, record, at, text=self._token is not None, error=said, included=included)
 
     def _at(self, seconds: float) -> float:
         return 1e3 * (seconds - self.zero)
