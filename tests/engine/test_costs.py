@@ -73,6 +73,17 @@ def test_pooled_values_never_fall_and_are_the_nearest_that_do_not(points):
     assert found == pytest.approx(known)
 
 
+@pytest.mark.parametrize("attend", [0.0, 0.05, 0.2, 1.5])
+def test_contexts_that_cost_other_than_profiled_leave_every_time_above_nothing(attend):
+    """Half a millisecond was profiled for a row and a thousand tokens; only steps behind long contexts are served."""
+    meter = Meter((1, 2, 8, 16), np.array([10.0, 10.0, 13.0, 24.0]), 0.5)
+    for _ in range(300):
+        meter.served(8, 64_000.0, 13.0 + 64.0 * attend, 1.0)
+    assert np.all(meter.costs.verify[1:] > 1.0)
+    cost = meter.costs.step(np.asarray([8]), np.asarray([64_000.0]))[0] - meter.costs.rest
+    assert cost == pytest.approx(13.0 + 64.0 * attend, rel=0.2)
+
+
 def test_steps_wider_than_the_table_teach_only_the_rest():
     meter = Meter((1, 2), np.array([10.0, 11.0]), 0.0)
     before = meter.costs.verify.copy()

@@ -66,15 +66,15 @@ class Meter:
             return
         # Against the points that are moved, not the table: where two rows cost less than one, a point that is judged
         # by its neighbour's time would move for ever.
-        short = float(np.interp(rows, self._rows, self._ms))
-        expected = self._pace * (short + self._attend * read / 1e3)
+        expected = self._pace * (float(np.interp(rows, self._rows, self._ms)) + self._attend * read / 1e3)
         # A step that lost the processor for a while says nothing of its rows: cap what it can teach.
         surprise = float(np.clip(verify_ms / expected - 1.0, -0.5, 0.5))
         low = point if self._rows[point] == rows else point - 1
         for at in {low, point}:
             near = 1.0 - abs(int(self._rows[at]) - rows) / max(int(self._rows[point] - self._rows[low]), 1)
             self._steps[at] = min(self._steps[at] + near, _STEPS)
-            self._ms[at] += near / self._steps[at] * surprise * expected / self._pace
+            # By its own share, so that it stays above 0: a context that took less than was thought is not its doing.
+            self._ms[at] *= 1.0 + near / self._steps[at] * surprise
         self._pace *= 1.0 + _PACE * surprise
         self._table()
 
