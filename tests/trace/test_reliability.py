@@ -7,7 +7,14 @@ import math
 import pytest
 
 from augury.record import PHASES
-from augury.trace.reliability import MOST_SPANS, Reliability, fold
+from augury.trace.reliability import MOST_SPANS, Reliability
+
+
+def fold(events, drafters=()):
+    made = Reliability(drafters)
+    for event in events:
+        made.add(event)
+    return made
 
 
 def begin(id=1, label="drafted", drafters=("suffix", "self")):

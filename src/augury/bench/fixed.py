@@ -19,8 +19,8 @@ from pathlib import Path
 
 from augury.bench.paired import Pair, arms
 from augury.bench.prompts import Prompt, own, read, select
-from augury.bench.ratios import geometric_mean, interval, median
-from augury.bench.report import commit, machine, table, versions
+from augury.bench.ratios import geometric_mean, interval
+from augury.bench.report import by_prompt, commit, machine, table, versions
 from augury.drafters.drafter import Drafter, Observation, View
 from augury.engine.engine import Engine
 from augury.errors import AuguryError
@@ -141,13 +141,13 @@ def standings(found: dict[str, list[Pair]]) -> list[Standing]:
 
 
 def _standing(name: str, pairs: Sequence[Pair]) -> Standing:
-    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for pair in pairs:
-        ratios[pair.prompt.kind, pair.prompt.id].append(pair.speedup)
-    each = {key: median(values) for key, values in ratios.items()}
-    kinds = {kind: geometric_mean([r for (k, _), r in each.items() if k == kind]) for kind, _ in each}
+    each, kinds = by_prompt(pairs), {pair.prompt.id: pair.prompt.kind for pair in pairs}
+    by_kind = {
+        kind: geometric_mean([ratio for prompt, ratio in each.items() if kinds[prompt] == kind])
+        for kind in dict.fromkeys(kinds.values())
+    }
     values = [*each.values()]
-    return Standing(name, geometric_mean(values), interval(values), min(values), kinds)
+    return Standing(name, geometric_mean(values), interval(values), min(values), by_kind)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -277,14 +277,6 @@ class Reliability:
         }
 
 
-def fold(events: Iterable[Event], drafters: Sequence[str] = ()) -> Reliability:
-    """The fold of some events."""
-    made = Reliability(drafters)
-    for event in events:
-        made.add(event)
-    return made
-
-
 def _spanned(span: Span) -> dict[str, Any]:
     return {
         "steps": span.steps,
