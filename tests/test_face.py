@@ -50,8 +50,8 @@ def test_every_drafter_file_is_registered():
     from augury.drafters import DRAFTERS
 
     shared = {
-        "__init__", "ahead", "drafter", "follower", "layers", "likely", "passages", "past", "remembered", "retold",
-        "riding", "shipped", "spine", "survival", "vocabulary", "votes",
+        "__init__", "ahead", "drafter", "follower", "hints", "layers", "likely", "passages", "past", "remembered",
+        "retold", "riding", "shipped", "spine", "survival", "vocabulary", "votes",
     }  # fmt: skip
     files = {p.stem for p in (ROOT / "src/augury/drafters").glob("*.py")} - shared
     named = {spec.target.partition(":")[0].rpartition(".")[2] for spec in DRAFTERS.values()}

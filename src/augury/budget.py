@@ -111,11 +111,10 @@ def choose(
     count = int(np.argmax(rate))
     if rate[count] < HURDLE * rate[0]:
         count = 0
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    kept = order[:count]
-    return [
-        tree.keep((kept[owner[:count] == i] - starts[i]).tolist()) if sizes[i] else tree for i, tree in enumerate(trees)
-    ]
+    starts, kept = np.concatenate([[0], np.cumsum(sizes)]), [list[int]() for _ in trees]
+    for i, node in zip(owner[:count].tolist(), (order - starts[owner])[:count].tolist(), strict=True):
+        kept[i].append(node)
+    return [tree.keep(nodes) if sizes[i] else tree for i, (tree, nodes) in enumerate(zip(trees, kept, strict=True))]
 
 
 def best_chain(tree: DraftTree) -> DraftTree:
@@ -123,22 +122,22 @@ def best_chain(tree: DraftTree) -> DraftTree:
 
     Where nodes were drawn it is the path of first children: survival further down depends on what was drawn.
     """
-    if tree.is_chain:
+    if len(tree) < 2 or tree.is_chain:
         return tree
     if tree.laws:
         path: list[int] = []
         while children := tree.children(path[-1] if path else -1):
             path.append(children[0])
         return tree.keep(path)
-    total = np.zeros(len(tree))
-    for i, parent in enumerate(tree.parents.tolist()):
-        total[i] = float(tree.survival[i]) + (total[parent] if parent >= 0 else 0.0)
-    return tree.keep(tree.path(int(np.argmax(total))))
+    total: list[float] = []
+    for survival, parent in zip(tree.survival.tolist(), tree.parents.tolist(), strict=True):
+        total.append(survival + (total[parent] if parent >= 0 else 0.0))
+    return tree.keep(tree.path(max(range(len(total)), key=total.__getitem__)))
 
 
 def shallow(tree: DraftTree, depth: int) -> DraftTree:
     """The nodes down to ``depth``: what could still be emitted before a limit."""
-    if not len(tree):
+    if len(tree) <= depth:
         return tree
     depths = tree.depths
     if int(depths.max()) <= depth:

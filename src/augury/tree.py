@@ -57,13 +57,14 @@ class DraftTree:
             raise ValueError("tokens, parents, survival and source must have one entry for each node")
         if n > MAX_NODES:
             raise ValueError(f"a tree has at most {MAX_NODES} nodes, this one has {n}")
-        above = np.float32(1.0)
+        # Of a flat array numbers are taken out at once; what is of another kind is refused where it comes from.
+        survival = self.survival.tolist() if getattr(self.survival, "ndim", 0) == 1 else self.survival
         for i, parent in enumerate(self.parents.tolist()):
             if not -1 <= parent < i:
                 raise ValueError(f"node {i} has parent {parent}; a parent is -1 or an earlier node")
-            above = self.survival[parent] if parent >= 0 else np.float32(1.0)
-            if not 0.0 <= self.survival[i] <= above + 1e-6:
-                raise ValueError(f"node {i} has survival {self.survival[i]}, its parent {above}")
+            above = survival[parent] if parent >= 0 else 1.0
+            if not 0.0 <= survival[i] <= above + 1e-6:
+                raise ValueError(f"node {i} has survival {survival[i]:.7g}, its parent {above:.7g}")
         if n and int(self.tokens.min()) < 0:
             raise ValueError(f"negative token id {int(self.tokens.min())}")
         if any(not 0 <= i < n for i in self.laws):
@@ -108,15 +109,15 @@ class DraftTree:
     @property
     def is_chain(self) -> bool:
         """True when no node has a sibling; the empty tree is a chain."""
-        return bool(np.array_equal(self.parents, np.arange(-1, len(self) - 1)))
+        return bool(self.parents.tolist() == [*range(-1, len(self) - 1)])
 
     @property
     def depths(self) -> IntArray:
         """i32[n]: 1 for the root's children, and so on; node ``i`` stands at root position + ``depths[i]``."""
-        depths = np.zeros(len(self), np.int32)
-        for i, parent in enumerate(self.parents.tolist()):
-            depths[i] = 1 if parent < 0 else depths[parent] + 1
-        return depths
+        depths: list[int] = []
+        for parent in self.parents.tolist():
+            depths.append(1 if parent < 0 else depths[parent] + 1)
+        return np.array(depths, np.int32)
 
     def children(self, node: int) -> list[int]:
         """Children of a node (-1: of the root) in proposal order."""
@@ -145,14 +146,25 @@ class DraftTree:
         kept = sorted(set(nodes))
         if len(kept) == len(self):
             return self
+        if not kept:
+            return _EMPTY
+        if kept[0] == 0 and kept[-1] == len(kept) - 1:  # the first ones, which are closed under parents
+            first = slice(len(kept))
+            laws = {i: law for i, law in self.laws.items() if i < len(kept)}
+            return _sure(self.tokens[first], self.parents[first], self.survival[first], self.source[first], laws)
         new = {old: i for i, old in enumerate(kept)}
         new[-1] = -1
+        old = self.parents.tolist()
         try:
-            parents = [new[int(self.parents[i])] for i in kept]
+            parents = [new[old[i]] for i in kept]
         except KeyError as missing:
             raise ValueError(f"node {missing.args[0]} is needed as a parent but not kept") from None
         laws = {new[i]: law for i, law in self.laws.items() if i in new}
-        return DraftTree(self.tokens[kept], np.asarray(parents, np.int32), self.survival[kept], self.source[kept], laws)
+        return _sure(self.tokens[kept], np.array(parents, np.int32), self.survival[kept], self.source[kept], laws)
+
+    def with_survival(self, survival: Sequence[float]) -> DraftTree:
+        """The same nodes, expected otherwise; f[n] in [0, 1], no node above its parent."""
+        return _sure(self.tokens, self.parents, np.array(survival, np.float32), self.source, self.laws)
 
     @staticmethod
     def merge(trees: Sequence[DraftTree]) -> DraftTree:
@@ -219,6 +231,15 @@ class DraftTree:
             np.asarray([source[i] for i in order], np.uint8),
             {new[i]: law for i, law in laws.items() if i in new},
         )
+
+
+def _sure(
+    tokens: IntArray, parents: IntArray, survival: FloatArray, source: ByteArray, laws: Mapping[int, FloatArray]
+) -> DraftTree:
+    """A tree of arrays that are known to be one, such as a part of a tree: checking takes longer than all else."""
+    tree = object.__new__(DraftTree)
+    vars(tree).update(tokens=tokens, parents=parents, survival=survival, source=source, laws=laws)
+    return tree
 
 
 _EMPTY = DraftTree.of([], [], [])

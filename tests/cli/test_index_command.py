@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from augury.cli import app, index
+from augury.datastore.index import MANIFEST, Manifest
 
 pytestmark = pytest.mark.real
 
@@ -91,6 +93,36 @@ def test_damage_is_found_and_has_its_own_exit_code(notes, home):
     assert "default: the manifest" in ran("list").stdout
 
 
+def test_an_index_goes_through_a_store_and_back(notes, home, tmp_path):
+    store = f"file://{tmp_path}/store/it"
+    ran("build", notes, "--index", "mine")
+    assert "sent 1 of 1 segments" in ran("push", "mine", store).stdout
+    assert "sent 0 of 1 segments, 0.0 MB, nothing changed in" in ran("push", "mine", store).stdout
+    done = ran("pull", store, "--index", "theirs").stdout
+    assert "fetched 1 of 1 segments" in done
+    assert "theirs: 2 files" in done
+    assert "nothing changed" in ran("pull", store, "--index", "theirs").stdout
+    assert "sound" in ran("check", "theirs").stdout
+    ran("remove", notes / "a.md", "--index", "mine")
+    assert "deleted 1" in ran("push", "mine", store, "--grace-hours", "0").stdout
+    assert "theirs: 1 files" in ran("pull", store, "--index", "theirs").stdout
+    assert len(list((home / "theirs").glob("*.segment"))) == 1
+    ran("pull", store)
+    assert "default: 1 files" in ran("list").stdout
+
+
+def test_names_that_a_store_gives_are_shown_on_one_line(notes, home, tmp_path):
+    store = f"file://{tmp_path}/store/it"
+    ran("build", notes)
+    manifest = Manifest.read(home / "default")
+    sources = {number: replace(source, path="/tmp/\x1b[31mred\nline") for number, source in manifest.sources.items()}
+    (home / "default" / MANIFEST).write_bytes(replace(manifest, sources=sources, model="a\x1b[2Jb").dump())
+    ran("push", "default", store)
+    for shown in (ran("pull", store, "--index", "theirs").stdout, ran("list", "theirs").stdout):
+        assert "\x1b" not in shown
+        assert "a\\u{1B}[2Jb" in shown
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
@@ -104,6 +136,10 @@ def test_damage_is_found_and_has_its_own_exit_code(notes, home):
         (["remove", "{notes}"], "there is no index 'default'"),
         (["list", "nothing"], "there is no index 'nothing'"),
         (["check", "./nothing"], "there is no index at"),
+        (["push", "nothing", "file:///nonexistent"], "there is no index 'nothing'"),
+        (["push", "default", "bucket"], "'bucket' is no address of an object store"),
+        (["pull", "file://{notes}/empty"], "there is no index at file://"),
+        (["pull", "nosuch://bucket/x"], "unknown protocol 'nosuch'"),
     ],
 )
 def test_what_cannot_be_honoured_is_one_line_and_exit_code_2(notes, args, said):
@@ -111,8 +147,6 @@ def test_what_cannot_be_honoured_is_one_line_and_exit_code_2(notes, args, said):
 
 
 def test_another_model_s_tokenizer_is_refused(notes, home):
-    from augury.datastore.index import MANIFEST, Manifest
-
     ran("build", notes)
     manifest = Manifest.read(home / "default")
     object.__setattr__(manifest, "tokenizer", "0" * 64)
@@ -122,7 +156,7 @@ def test_another_model_s_tokenizer_is_refused(notes, home):
 
 
 def test_help_says_what_every_flag_means():
-    for verb in ("build", "add", "remove", "list", "check"):
+    for verb in ("build", "add", "remove", "list", "check", "push", "pull"):
         done = CliRunner().invoke(app, ["index", verb, "--help"], env={"COLUMNS": "200"})
         assert done.exit_code == 0
         for row in (r for r in done.stdout.splitlines() if r.startswith("│ --")):

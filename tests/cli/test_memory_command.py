@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import augury
 from augury.cli import app
 from augury.conformance.toys import ToyTarget
+from augury.datastore.records import HEADER_BYTES
 from augury.drafters import make
 from augury.drafters.drafter import tenant_of
 from augury.engine.engine import Engine
@@ -82,6 +83,26 @@ def test_all_are_forgotten_whoever_the_environment_stands_for(place):
     assert ran("memory", "list", place).stdout == f"0 in {place}\n"
 
 
+def test_a_memory_goes_through_a_store_and_is_forgotten_there(place, tmp_path):
+    store, other = f"file://{tmp_path}/store", tmp_path / "other"
+    generate(place, "--cache-salt", SECRET)
+    generate(place)
+    assert ran("memory", "push", place, store).stdout.startswith("sent 2 answers of 2 users, forgot 0 users, ")
+    assert ran("memory", "pull", other, store).stdout.startswith("took up 2 answers of 2 users, forgot 0 users, ")
+    assert "memory" in json.loads(generate(other, "--json", "--cache-salt", SECRET).stdout)["drafters"]
+    assert ran("memory", "push", other, store).stdout.startswith("sent 0 answers of 0 users")
+    ran("memory", "forget", other, "--cache-salt", SECRET)
+    ran("memory", "push", other, store)
+    assert ran("memory", "pull", place, store).stdout.startswith("took up 0 answers of 0 users, forgot 1 users, ")
+    assert len(ran("memory", "list", place).stdout.splitlines()) == 2
+    assert SECRET not in " ".join(str(path) for path in (tmp_path / "store").rglob("*"))
+    (found,) = (tmp_path / "store" / "answers").iterdir()
+    assert found.name.startswith(tenant_of(""))
+    found.write_bytes(found.read_bytes()[:-1])
+    done = ran("memory", "pull", tmp_path / "third", store)
+    assert done.stderr.startswith(f"augury: {found.name} is damaged: its checksum is wrong")
+
+
 def test_what_was_remembered_is_drafted_for_the_same_user_only(place):
     generate(place, "--cache-salt", SECRET)
     for args, known in ((["--cache-salt", SECRET], True), ([], False)):
@@ -101,7 +122,7 @@ def test_damage_is_listed(place):
     path.write_bytes(path.read_bytes()[:-1])
     listed = ran("memory", "list", place).stdout.splitlines()
     assert listed[0].startswith("the local user: 0 answers")
-    assert listed[1] == f"  {path.name} is damaged behind byte 96 of {path.stat().st_size}"
+    assert listed[1] == f"  {path.name} is damaged behind byte {HEADER_BYTES} of {path.stat().st_size}"
 
 
 @pytest.mark.parametrize(
@@ -110,6 +131,10 @@ def test_damage_is_listed(place):
         (["memory", "list", "{}/nowhere"], "there are no remembered answers at"),
         (["memory", "forget", "{}/nowhere"], "there are no remembered answers at"),
         (["memory", "list", "{}"], "is a directory of other files"),
+        (["memory", "push", "{}/nowhere", "file://{}/store"], "there are no remembered answers at"),
+        (["memory", "push", "{}/it", "{}/store"], "is no address of an object store"),
+        (["memory", "pull", "{}", "file://{}/store"], "is a directory of other files"),
+        (["memory", "pull", "{}/it", "nosuch://store"], "unknown protocol 'nosuch'"),
         (["memory", "forget", "{}/file"], "is no directory"),
         (["memory", "forget", "{}/it", "--all", "--cache-salt", SECRET], "--all forgets every user"),
         (["memory", "forget", "{}/it", "--cache-salt", SECRET * 200], "cache_salt has 1800 characters"),
@@ -120,12 +145,12 @@ def test_damage_is_listed(place):
 def test_what_cannot_be_honoured_is_one_line_and_exit_code_2(place, tmp_path, args, said):
     generate(place)
     (tmp_path / "file").write_text("mine")
-    assert said in ran(*[arg.format(tmp_path) for arg in args], code=2).stderr
+    assert said in ran(*[arg.replace("{}", str(tmp_path)) for arg in args], code=2).stderr
     assert len(os.listdir(place)) == 2
 
 
 def test_help_says_what_every_flag_means():
-    for verb in ("list", "forget"):
+    for verb in ("list", "forget", "push", "pull"):
         done = CliRunner().invoke(app, ["memory", verb, "--help"], env={"COLUMNS": "200"})
         assert done.exit_code == 0
         for row in (r for r in done.stdout.splitlines() if r.startswith("│ --")):

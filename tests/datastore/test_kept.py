@@ -7,7 +7,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import zlib
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augury.datastore import answers
-from augury.datastore.answers import OLD, YOUNG, Answers, Unfit
+from augury.datastore.answers import Answers, News, Reach
+from augury.datastore.directory import OLD, YOUNG
+from augury.datastore.records import HEAD, HEADER_BYTES, Record, Unfit
 from augury.errors import InputError
 
 ME, YOU = "a" * 32, "b" * 32
@@ -32,13 +33,13 @@ def store(place, **options):
     return Answers(place, **{"tokenizer": "letters", "most": 10_000, "tenants": 10, "note": NOTES.append, **options})
 
 
-def written(place, texts, tenant=ME, lineage=None, **options):
-    """Add texts; gives the lineage."""
+def written(place, texts, tenant=ME, reach=None, **options):
+    """Add texts; gives how far they are read."""
     it = store(place, **options)
     for text in texts:
-        lineage = it.add(tenant, lineage, np.array(text, np.int32))
-        assert lineage is not None
-    return lineage
+        reach = it.add(tenant, reach, np.array(text, np.int32))
+        assert reach is not None
+    return reach
 
 
 def lists(kept):
@@ -66,10 +67,10 @@ def test_what_is_written_is_read(tmp_path_factory, texts, others):
 @given(texts=records.filter(len), data=st.data())
 def test_behind_damage_nothing_is_read_and_before_it_everything(tmp_path_factory, texts, data):
     place = tmp_path_factory.mktemp("it")
-    lineage = written(place, texts)
+    reach = written(place, texts)
     whole = young(place).read_bytes()
-    sizes = [8 + 4 * len(one) for one in texts]
-    at = data.draw(st.integers(96, len(whole) - 1))
+    sizes = [HEAD.size + 4 * len(one) for one in texts]
+    at = data.draw(st.integers(HEADER_BYTES, len(whole) - 1))
     if data.draw(st.booleans()):
         young(place).write_bytes(whole[:at])
     else:
@@ -77,12 +78,12 @@ def test_behind_damage_nothing_is_read_and_before_it_everything(tmp_path_factory
         damaged[at] ^= data.draw(st.integers(1, 255))
         young(place).write_bytes(damaged)
     size = young(place).stat().st_size
-    sound = sum(96 + sum(sizes[: n + 1]) <= at for n in range(len(sizes)))
+    sound = sum(HEADER_BYTES + sum(sizes[: n + 1]) <= at for n in range(len(sizes)))
     kept = store(place).read(ME)
     assert lists(kept) == [one.tolist() for one in texts[:sound]]
-    assert bool(kept.notes) == (size > 96 + sum(sizes[:sound]))
+    assert bool(kept.notes) == (size > HEADER_BYTES + sum(sizes[:sound]))
     # What comes next stands behind what is sound.
-    assert store(place).add(ME, lineage, np.array([7], np.int32)) == lineage
+    assert store(place).add(ME, reach, np.array([7], np.int32)).lineage == reach.lineage
     kept = store(place).read(ME)
     assert lists(kept) == [*(one.tolist() for one in texts[:sound]), [7]]
     assert not kept.notes
@@ -92,51 +93,126 @@ def test_behind_damage_nothing_is_read_and_before_it_everything(tmp_path_factory
 def test_what_comes_behind_a_record_that_somebody_did_not_finish_is_kept(tmp_path, known):
     """Another process is killed while it writes, and one that runs since before goes on."""
     it, NOTES[:] = store(tmp_path), []
-    lineage = it.add(ME, None, np.array([1, 2], np.int32))
-    assert it.add(ME, lineage, np.array([3], np.int32)) == lineage
+    reach = it.add(ME, it.add(ME, None, np.array([1, 2], np.int32)), np.array([3], np.int32))
     if not known:
-        it = store(tmp_path)
+        reach = None
     with young(tmp_path).open("ab") as file:
         file.write((5).to_bytes(4, "little") + bytes(10))
     for token in (4, 5):
-        assert it.add(ME, lineage, np.array([token], np.int32)) == lineage
+        reach = it.add(ME, reach, np.array([token], np.int32))
     kept = store(tmp_path).read(ME)
     assert lists(kept) == [[1, 2], [3], [4], [5]]
     assert not kept.notes
     (said,) = NOTES
-    assert said == f"{young(tmp_path).name} is damaged: its last 14 of 138 bytes are cut off"
+    size = HEADER_BYTES + 2 * HEAD.size + 12 + 14
+    assert said == f"{young(tmp_path).name} is damaged: its last 14 of {size} bytes are cut off"
 
 
-def test_a_file_that_nobody_else_wrote_to_is_not_read_again(tmp_path, monkeypatch):
+def test_of_a_file_that_others_wrote_to_only_that_is_read(tmp_path, monkeypatch):
     read, seen = answers._records, []
-    monkeypatch.setattr(answers, "_records", lambda file: seen.append(1) or read(file))
-    it, lineage = store(tmp_path, most=300), None
+
+    def watched(file, begin):
+        seen.append(begin)
+        return read(file, begin)
+
+    monkeypatch.setattr(answers, "_records", watched)
+    it, reach = store(tmp_path, most=300), None
     for token in range(40):  # some files are filled
-        lineage = it.add(ME, lineage, np.array([token], np.int32))
+        reach = it.add(ME, reach, np.array([token], np.int32))
     assert not seen
+    assert it.news(ME, reach) is News.NONE
     other = store(tmp_path, most=300)
-    other.read(ME)
+    theirs = other.read(ME).reach
+    assert theirs == reach
     seen.clear()
-    other.add(ME, lineage, np.array([40], np.int32))
+    theirs = other.add(ME, theirs, np.array([40], np.int32))
+    assert other.news(ME, theirs) is News.NONE
     assert not seen
-    it.add(ME, lineage, np.array([41], np.int32))
-    assert len(seen) == 1
+    assert it.news(ME, reach) is News.MORE
+    mine = it.add(ME, reach, np.array([41], np.int32))  # it has not seen 40, and does not say so
+    assert seen == [reach.end]
+    assert (mine.at, mine.head) == (reach.at, reach.head)
+    kept = it.read(ME, mine)
+    assert seen == [reach.end, reach.end]
+    assert (kept.old, lists(kept), kept.whole) == ([], [[40], [41]], False)
+    assert it.news(ME, kept.reach) is News.NONE
     assert lists(store(tmp_path).read(ME))[-3:] == [[39], [40], [41]]
 
 
-def test_where_files_end_is_known_of_no_more_tenants_than_there_may_be(tmp_path):
-    it = store(tmp_path, tenants=3)
-    for number in range(9):
-        it.add(f"{number:032}", None, np.array([1], np.int32))
-    assert len(it._ends) == 3
+def test_a_record_that_was_read_and_is_cut_since_is_noticed(tmp_path):
+    it, NOTES[:] = store(tmp_path), []
+    reach = it.add(ME, it.add(ME, None, np.array([1], np.int32)), np.array([2, 3], np.int32))
+    os.truncate(young(tmp_path), reach.end - 2)
+    other = store(tmp_path)
+    added = other.add(ME, reach, np.array([4], np.int32))
+    assert len(NOTES) == 1
+    assert lists(store(tmp_path).read(ME)) == [[1], [4]]
+    assert it.news(ME, added) is News.MORE
+    os.truncate(young(tmp_path), young(tmp_path).stat().st_size - 2)
+    assert it.news(ME, reach) is News.MORE
+    kept = it.read(ME, reach)
+    assert (lists(kept), kept.whole) == ([[1]], True)
+    assert "its last 14 of" in kept.notes[0]
+
+
+def test_what_others_added_is_read_across_a_file_that_was_filled_meanwhile(tmp_path):
+    it, other = store(tmp_path, most=300), store(tmp_path, most=300)
+    mine = it.add(ME, None, np.array([0], np.int32))
+    theirs, number = other.read(ME).reach, 1
+    while not young(tmp_path).with_suffix(OLD).exists():
+        theirs = other.add(ME, theirs, np.array([number], np.int32))
+        number += 1
+    assert it.news(ME, mine) is News.MORE
+    kept = it.read(ME, mine)
+    assert not kept.whole
+    assert lists(kept) == [[n] for n in range(1, number)]
+    for n in range(number, number + 40):  # so many that what was read is no longer there
+        theirs = other.add(ME, theirs, np.array([n], np.int32))
+    again = it.read(ME, kept.reach)
+    assert again.whole
+    assert lists(again) == lists(store(tmp_path).read(ME))
+    assert it.news(ME, again.reach) is News.NONE
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_who_catches_up_has_what_a_fresh_reader_has(tmp_path_factory, data):
+    """Two processes in any order of adding and reading, with damage behind the end, files filled and renamed."""
+    place = tmp_path_factory.mktemp("it")
+    stores = [store(place, most=400), store(place, most=400)]
+    reaches, seen, number = [None, None], [[], []], 0
+    for _ in range(data.draw(st.integers(1, 40))):
+        who = data.draw(st.integers(0, 1))
+        what = data.draw(st.sampled_from(["add", "add", "read", "tear"]))
+        if what == "add":
+            number += 1
+            size = data.draw(st.sampled_from([1, 3, 30]))
+            own = np.full(size, number, np.int32)
+            reaches[who] = stores[who].add(ME, reaches[who], own)
+            seen[who].append(own.tolist())
+        elif what == "read":
+            if reaches[who] and stores[who].news(ME, reaches[who]) is News.NONE:
+                continue
+            kept = stores[who].read(ME, reaches[who])
+            seen[who] = [*([] if kept.whole else seen[who]), *lists(kept)]
+            reaches[who] = kept.reach
+        elif young_there := list(place.glob(f"{ME}*{YOUNG}")):
+            with young_there[0].open("ab") as file:
+                file.write(b"\5\0\0\0torn")
+    for who in (0, 1):
+        if reaches[who] and stores[who].news(ME, reaches[who]) is not News.NONE:
+            kept = stores[who].read(ME, reaches[who])
+            seen[who] = [*([] if kept.whole else seen[who]), *lists(kept)]
+            assert stores[who].news(ME, kept.reach) is News.NONE
+        if reaches[who]:
+            assert {one[0] for one in lists(store(place).read(ME))} <= {one[0] for one in seen[who]}
 
 
 def test_a_record_that_no_augury_wrote_is_damage(tmp_path):
     written(tmp_path, [[1, 2]])
     for token in (-1, 2**31 - 1):
-        head, tokens = (1).to_bytes(4, "little"), np.array([token], "<i4").tobytes()
         with young(tmp_path).open("ab") as file:
-            file.write(head + zlib.crc32(head + tokens).to_bytes(4, "little") + tokens)
+            file.write(Record(7, np.array([token], np.int32)).pack())
         assert lists(store(tmp_path).read(ME)) == [[1, 2]]
     with young(tmp_path).open("ab") as file:
         file.write(bytes(64))  # as a file system may leave them behind a power cut
@@ -147,9 +223,9 @@ def test_a_record_that_no_augury_wrote_is_damage(tmp_path):
     ("place", "value", "says"),
     [
         (0, b"X", "another version of Augury, or no file of it"),
-        (8, b"\2", "another version of Augury"),
+        (8, b"\1", "another version of Augury"),
         (20, b"X", "the checksum of its header is wrong"),
-        (95, b"X", "the checksum of its header is wrong"),
+        (HEADER_BYTES - 1, b"X", "the checksum of its header is wrong"),
         (None, b"short", "it has no whole header"),
     ],
 )
@@ -159,7 +235,7 @@ def test_a_header_that_does_not_fit_is_refused_and_the_file_left_alone(tmp_path,
     data = value if place is None else data[:place] + value + data[place + 1 :]
     young(tmp_path).write_bytes(data)
     it, record = store(tmp_path), np.array([1], np.int32)
-    for call in (lambda: it.read(ME), lambda: it.add(ME, None, record), lambda: it.lineage(ME)):
+    for call in (lambda: it.read(ME), lambda: it.add(ME, None, record), lambda: it.news(ME, Reach(b""))):
         with pytest.raises(Unfit, match=says) as caught:
             call()
         assert "\n" not in str(caught.value)
@@ -177,13 +253,13 @@ def test_another_tokenizer_s_file_under_this_name_is_refused(tmp_path):
 
 
 def test_a_full_file_becomes_the_old_one(tmp_path):
-    lineage = written(tmp_path, [[n] * 10 for n in range(12)], most=300)  # four records a file
+    reach = written(tmp_path, [[n] * 10 for n in range(12)], most=300)  # four records a file
     kept = store(tmp_path).read(ME)
     assert (len(kept.old), len(kept.young)) == (4, 4)
     assert lists(kept) == [[n] * 10 for n in range(4, 12)]
-    assert kept.lineage == lineage
+    assert kept.reach == reach
     assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= 600
-    written(tmp_path, [[99] * 200], lineage=lineage, most=300)  # one too large for any file: it has one of its own
+    written(tmp_path, [[99] * 200], reach=reach, most=300)  # one too large for any file: it has one of its own
     assert lists(store(tmp_path).read(ME))[-1] == [99] * 200
 
 
@@ -204,26 +280,26 @@ def test_an_old_file_that_does_not_fit_is_not_read(tmp_path):
 
 
 def test_who_was_stopped_between_two_files_is_taken_up(tmp_path):
-    lineage = written(tmp_path, [[1], [2]])
+    reach = written(tmp_path, [[1], [2]])
     young(tmp_path).rename(young(tmp_path).with_suffix(OLD))
-    assert store(tmp_path).lineage(ME) == lineage
+    assert store(tmp_path).news(ME, reach) is News.NONE
     store(tmp_path)._path(ME, YOUNG).touch()  # made, and not yet written to
     assert lists(store(tmp_path).read(ME)) == [[1], [2]]
-    assert written(tmp_path, [[3]], lineage=lineage) == lineage
+    assert written(tmp_path, [[3]], reach=reach).lineage == reach.lineage
     assert lists(store(tmp_path).read(ME)) == [[1], [2], [3]]
 
 
 def test_deleted_is_deleted_for_whoever_wrote_before(tmp_path):
-    lineage = written(tmp_path, [[1]])
+    reach = written(tmp_path, [[1]])
     written(tmp_path, [[1]], tokenizer="other")
     written(tmp_path, [[2]], YOU)
     assert answers.forget(tmp_path, ME) > 0
     assert answers.forget(tmp_path, ME) == 0
     assert not list(tmp_path.glob(f"{ME}*"))
-    assert store(tmp_path).add(ME, lineage, np.array([3], np.int32)) is None
+    assert store(tmp_path).add(ME, reach, np.array([3], np.int32)) is None
     anew = written(tmp_path, [[4]])
-    assert anew != lineage
-    assert store(tmp_path).add(ME, lineage, np.array([3], np.int32)) is None
+    assert anew.lineage != reach.lineage
+    assert store(tmp_path).add(ME, reach, np.array([3], np.int32)) is None
     assert lists(store(tmp_path).read(ME)) == [[4]]
     assert answers.forget(tmp_path, None) > 0
     assert os.listdir(tmp_path) == ["augury-memory.lock"]
@@ -232,7 +308,7 @@ def test_deleted_is_deleted_for_whoever_wrote_before(tmp_path):
 @pytest.mark.parametrize("fails", ["short", "error"])
 @pytest.mark.parametrize("before", [0, 2])
 def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, fails, before):
-    lineage = written(tmp_path, [[n] for n in range(before)])
+    reach = written(tmp_path, [[n] for n in range(before)])
     write = os.write
 
     def full(file, data):
@@ -243,11 +319,11 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, fails, before)
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", full)
         with pytest.raises(OSError, match="No space left"):
-            store(tmp_path).add(ME, lineage, np.arange(50, dtype=np.int32))
+            store(tmp_path).add(ME, reach, np.arange(50, dtype=np.int32))
     kept = store(tmp_path).read(ME)
     assert (lists(kept) if kept else []) == [[n] for n in range(before)]
     assert not (kept and kept.notes)
-    written(tmp_path, [[9]], lineage=lineage)
+    written(tmp_path, [[9]], reach=reach)
     assert lists(store(tmp_path).read(ME)) == [*([n] for n in range(before)), [9]]
 
 
@@ -268,32 +344,32 @@ def test_who_may_not_write_may_read(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "truncate", refuse)
     assert lists(store(tmp_path).read(ME)) == [[1, 2]]
     with pytest.raises(OSError, match="Read-only"):
-        store(tmp_path).add(ME, store(tmp_path).lineage(ME), np.array([4], np.int32))
+        store(tmp_path).add(ME, None, np.array([4], np.int32))
     assert path.stat().st_size > 0
 
 
 def test_a_lock_that_is_not_given_back_is_not_waited_for(tmp_path, monkeypatch):
-    lineage = written(tmp_path, [[1]])
+    reach = written(tmp_path, [[1]])
     monkeypatch.setattr(answers, "_PATIENTLY_S", 0.01)
     with (tmp_path / "augury-memory.lock").open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         it = store(tmp_path)
         for call in (
-            lambda: it.add(ME, lineage, np.array([2], np.int32)),
+            lambda: it.add(ME, reach, np.array([2], np.int32)),
             lambda: it.read(ME),
             lambda: answers.entries(tmp_path),
             lambda: answers.forget(tmp_path, None),
         ):
             with pytest.raises(BlockingIOError, match="another process has locked it"):
                 call()
-    written(tmp_path, [[2]], lineage=lineage)
+    written(tmp_path, [[2]], reach=reach)
     assert lists(store(tmp_path).read(ME)) == [[1], [2]]
 
 
 def test_a_list_lets_others_write_between_two_tenants(tmp_path, monkeypatch):
     for tenant in (ME, YOU):
         written(tmp_path, [[1]], tenant)
-    read, locked, seen = answers._records, answers._locked, []
+    read, locked, seen = answers._records, answers.locked, []
 
     @contextmanager
     def watched(*given):
@@ -301,16 +377,16 @@ def test_a_list_lets_others_write_between_two_tenants(tmp_path, monkeypatch):
             seen.append("locked")
             yield
 
-    monkeypatch.setattr(answers, "_locked", watched)
-    monkeypatch.setattr(answers, "_records", lambda file: seen.append("read") or read(file))
+    monkeypatch.setattr(answers, "locked", watched)
+    monkeypatch.setattr(answers, "_records", lambda *given: seen.append("read") or read(*given))
     assert len(answers.entries(tmp_path)) == 2
     assert seen == ["locked", *["locked", "read"] * 2]
 
 
 def test_who_is_forgotten_while_a_list_is_made_is_not_in_it(tmp_path, monkeypatch):
     written(tmp_path, [[1]])
-    used = answers._used
-    monkeypatch.setattr(answers, "_used", lambda place: {**used(place), f"{YOU}-{'0' * 16}": 0.0})
+    used = answers.used
+    monkeypatch.setattr(answers, "used", lambda place: {**used(place), f"{YOU}-{'0' * 16}": 0.0})
     assert [entry.tenant for entry in answers.entries(tmp_path)] == [ME]
 
 
@@ -332,24 +408,24 @@ from augury.datastore import answers
 answers._BRIEFLY_S = 60  # nothing may be left out
 it = answers.Answers(Path(sys.argv[1]), "letters", 25_000, 10, print)
 for n in range(150):
-    kept = it.lineage("a" * 32)
-    assert it.add("a" * 32, kept, np.full(1 + n % 40, int(sys.argv[2]) * 1000 + n, np.int32)) is not None
+    assert it.add("a" * 32, None, np.full(1 + n % 40, int(sys.argv[2]) * 1000 + n, np.int32)) is not None
 """
 
 
 def test_forgetting_is_known_without_files_and_tells_no_name(tmp_path):
     it = store(tmp_path)
-    mine, yours = it.read(ME).lineage, it.read(YOU).lineage
+    mine, yours = it.read(ME).reach, it.read(YOU).reach
     answers.forget(tmp_path, ME)
-    assert not it.holds(ME, mine)
-    assert it.holds(YOU, yours)
+    assert it.news(ME, mine) is News.FORGOTTEN
+    assert it.read(ME, mine) is None
+    assert it.news(YOU, yours) is News.NONE
     assert it.add(ME, mine, np.array([1], np.int32)) is None
     assert os.listdir(tmp_path) == ["augury-memory.lock"]
     assert ME[:8].encode() not in (tmp_path / "augury-memory.lock").read_bytes()
     answers.forget(tmp_path, None)
-    assert not it.holds(YOU, yours)
-    lineage = it.add(YOU, it.read(YOU).lineage, np.array([1], np.int32))
-    assert it.holds(YOU, lineage)
+    assert it.news(YOU, yours) is News.FORGOTTEN
+    reach = it.add(YOU, it.read(YOU).reach, np.array([1], np.int32))
+    assert it.news(YOU, reach) is News.NONE
 
 
 def test_several_processes_append_and_nothing_is_lost(tmp_path):
@@ -468,7 +544,7 @@ def test_a_list_says_how_much_there_is_and_what_is_damaged(tmp_path):
     with young(tmp_path).open("ab") as file:
         file.write(b"rest")
     mine = next(entry for entry in answers.entries(tmp_path) if entry.tenant == ME)
-    assert (mine.answers, mine.tokens, mine.bytes) == (2, 3, 96 + 8 * 2 + 4 * 3 + 4)
+    assert (mine.answers, mine.tokens, mine.bytes) == (2, 3, HEADER_BYTES + HEAD.size * 2 + 4 * 3 + 4)
     assert "is damaged behind byte" in mine.notes[0]
     assert young(tmp_path).read_bytes().endswith(b"rest"), "a list changes nothing"
 
@@ -479,7 +555,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path):
     path = young(tmp_path)
     path.unlink()
     os.mkfifo(path)
-    for call in (kept.read, kept.lineage):
+    for call in (kept.read, lambda tenant: kept.news(tenant, Reach(b""))):
         with pytest.raises(Unfit, match="is no regular file"):
             call(ME)
     assert answers.entries(tmp_path) == []

@@ -1,4 +1,4 @@
-"""``augury index``: texts of the user's own on disk, for the drafter ``retrieval``."""
+"""``augury index``: texts of the user's own on disk and in an object store, for the drafter ``retrieval``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import typer
 from typer import Argument, Option
 
 from augury.cli.flags import spread
-from augury.cli.terminal import guarded, note, progress
+from augury.cli.terminal import guarded, named, note, progress
 from augury.datastore.index import DEFAULT, Index, Manifest, home, locate, names
 from augury.errors import InputError
 
 if TYPE_CHECKING:
     from augury.datastore.change import Outcome
+    from augury.datastore.publish import Moved
     from augury.models.tokenizer import Tokenizer
 
 _DAMAGED = 1
@@ -36,6 +37,9 @@ Fields = Annotated[
     ),
 ]
 Largest = Annotated[float, Option(help="Larger files are left out.", min=0.0)]
+
+
+Url = Annotated[str, Argument(metavar="URL", help="As in s3://bucket/folder.", show_default=False)]
 
 
 def build(
@@ -93,7 +97,7 @@ def show(
         manifest = Manifest.read(locate(index))
         for source in sorted(manifest.sources.values(), key=lambda s: s.path):
             texts = f", {source.documents} documents" if source.documents > 1 else ""
-            print(f"{source.path}  {source.bytes / 1e6:.2f} MB, {source.tokens} tokens{texts}")
+            print(f"{named(source.path)}  {source.bytes / 1e6:.2f} MB, {source.tokens} tokens{texts}")
         print(_line(index, manifest))
         return
     known = names()
@@ -116,8 +120,54 @@ def check(index: Annotated[str, Argument(help="Name or path of the index.")] = D
     print(f"{_line(index, opened.manifest)}: sound")
 
 
+def push(
+    index: Annotated[str, Argument(help="Name or path of the index.", show_default=False)],
+    url: Url,
+    grace_hours: Annotated[
+        float,
+        Option(help="How long segments stay there that are no longer part of it, for who reads them now.", min=0.0),
+    ] = 1.0,
+) -> None:
+    """Bring an index to an object store, or a shared disk as file:///DIRECTORY: what is not there yet, the list last.
+
+    One machine pushes; of several the last one's index stands.
+    """
+    from augury.datastore import publish
+    from augury.datastore.bucket import Bucket
+
+    begin = time.perf_counter()
+    place, bucket = locate(index), Bucket(url)
+    with progress() as told:
+        done = publish.push(place, bucket, 3600 * grace_hours, told)
+    _moved("sent", done, time.perf_counter() - begin)
+    print(_line(index, done.manifest))
+
+
+def pull(
+    url: Url,
+    index: Which = DEFAULT,
+    max_gb: Annotated[float, Option(help="A larger index is refused before anything is fetched.", min=0.0)] = 16.0,
+) -> None:
+    """Make the index of an object store the one that has this name here. Running processes use it when it is there.
+
+    Only what is missing is fetched, and checked before it is used. Call it from time to time, or whenever one was
+    pushed.
+    """
+    from augury.datastore import publish
+    from augury.datastore.bucket import Bucket
+
+    begin = time.perf_counter()
+    place, bucket = locate(index), Bucket(url)
+    with progress() as told:
+        done = publish.pull(place, bucket, int(max_gb * 1e9), told)
+    _moved("fetched", done, time.perf_counter() - begin)
+    print(_line(index, done.manifest))
+
+
 for _name, _verb in (("build", build), ("add", add), ("remove", remove), ("list", show), ("check", check)):
     app.command(_name)(guarded(spread(_verb)))
+for _name, _moving in (("push", push), ("pull", pull)):
+    app.command(_name)(guarded(spread(_moving)))
 
 
 def _tokenizer(model: str) -> Tokenizer:
@@ -139,8 +189,15 @@ def _report(index: str, outcome: Outcome, seconds: float) -> None:
     print(_line(index, outcome.manifest))
 
 
+def _moved(how: str, done: Moved, seconds: float) -> None:
+    parts = [f"{how} {done.pieces} of {len(done.manifest.segments)} segments, {done.bytes / 1e6:.1f} MB"]
+    parts += [f"deleted {done.deleted}"] if done.deleted else []
+    parts += [] if done.changed else ["nothing changed"]
+    print(f"{', '.join(parts)} in {seconds:.1f} s")
+
+
 def _line(index: str, manifest: Manifest) -> str:
     return (
-        f"{index}: {len(manifest.sources)} files, {manifest.tokens} tokens of {manifest.model}, "
+        f"{index}: {len(manifest.sources)} files, {manifest.tokens} tokens of {named(manifest.model)}, "
         f"{manifest.size / 1e6:.1f} MB in {len(manifest.segments)} segments"
     )

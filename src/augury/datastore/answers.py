@@ -1,55 +1,33 @@
 """Answers on disk, for a memory that outlives the process: appended to, one writer at a time, and deleted whole.
 
-A directory with two files for each tenant and tokenizer, named by digests of both. ``NAME.young`` is appended to; when
-it is full it becomes ``NAME.old``, in the place of the one before::
+A directory (``directory.py``) with two files of ``records.py`` for each tenant and tokenizer, named by digests of both.
+``NAME.young`` is appended to; when it is full it becomes ``NAME.old``, in the place of the one before.
 
-    header    96 bytes: magic, version, lineage, tenant, tokenizer, CRC-32 of all that
-    record    u32 n, u32 CRC-32 of n and the tokens, i32[n]: as often as there are
-
-All numbers are little-endian. The *lineage* is drawn when a tenant's first file is made: it tells a process that
-remembers the tenant whether another one has deleted the files since, or deleted them and begun anew. Where there are
-no files the tenant's *mark* tells that: one of 256 in the lock's file, by its first digits, each of which is drawn anew
-when a tenant that has it is forgotten. Who was forgotten cannot be read from them.
+Several processes may share it. The *lineage* is drawn when a tenant's first file is made: it tells a process that
+remembers the tenant whether another one has deleted the files since, or deleted them and begun anew. How far a process
+has read is told by the last record it has seen, so what others appended behind it is all that it reads.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
-import re
 import secrets
-import stat
-import struct
 import time
-import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
-import numpy as np
-
-from augury.errors import AuguryError, InputError
+from augury.datastore import directory
+from augury.datastore.directory import OLD, YOUNG, locked, opened, used
+from augury.datastore.records import HEAD, HEADER_BYTES, Header, Record, Unfit, unpack
 from augury.tree import IntArray
-
-YOUNG, OLD = ".young", ".old"
-
-_MAGIC, _VERSION = b"AUGURYME", 1
-_HEADER = struct.Struct("<8sI16s32s32s")
-_SUM = struct.Struct("<I")
-_RECORD = struct.Struct("<II")
-_LOCK = "augury-memory.lock"
-"""By this name a directory of answers is known."""
-
-_MARKS, _MARK = 256, 8  # marks, and bytes of each
 
 _LARGEST = 1 << 30
 """Bytes of a file that are read: what nobody here writes is not taken into memory."""
-
-_NAME = re.compile("[0-9a-f]{32}-[0-9a-f]{16}")
-"""Of a tenant and a tokenizer; other files are none of ours."""
 
 _BRIEFLY_S = 0.05
 """Another process holds the lock for milliseconds; one that holds it longer does not keep an answer waiting."""
@@ -58,24 +36,55 @@ _PATIENTLY_S = 2.0
 """For somebody who lists or deletes."""
 
 
-class Unfit(AuguryError):
-    """A file is not what its name says; says why."""
+class News(Enum):
+    """What became of a tenant's files since they were read."""
+
+    NONE = "nothing"
+    MORE = "something was added"
+    FORGOTTEN = "they were deleted"
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far a tenant's files were read.
+
+    Attributes:
+        lineage: of the files, or the tenant's mark where there were none.
+        at: where the last record that was read begins in its file; 0 when none was.
+        head: the first bytes of it; empty when none was.
+    """
+
+    lineage: bytes
+    at: int = 0
+    head: bytes = b""
+
+    @property
+    def end(self) -> int:
+        """Where what was read ends."""
+        return self.at + HEAD.size + 4 * HEAD.unpack(self.head)[0] if self.head else 0
+
+    def within(self, file: int) -> bool:
+        """Whether the last record that was read stands in a file where it did."""
+        whole = bool(self.head) and os.fstat(file).st_size >= self.end
+        return whole and os.pread(file, HEAD.size, self.at) == self.head
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept of a tenant.
+    """What is kept of a tenant, or of it what was not read before.
 
     Attributes:
-        lineage: of its files, or its mark where there are none.
+        reach: how far it is read herewith.
         old: records i32[n] of the older file, the oldest first.
         young: of the younger one.
+        whole: whether this is all that is kept, so that what was read before is no longer part of it.
         notes: what was wrong with the files, in words.
     """
 
-    lineage: bytes
+    reach: Reach
     old: list[IntArray]
     young: list[IntArray]
+    whole: bool
     notes: list[str]
 
 
@@ -100,13 +109,28 @@ class Entry:
     notes: list[str]
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What the files of a name hold.
+
+    Attributes:
+        header: of the younger one that has a sound header.
+        records: of both, the oldest first, as far as they are sound.
+        unfit: why a file is not read, in words.
+        damaged: where one is not read to its end, in words.
+    """
+
+    header: Header | None
+    records: list[Record]
+    unfit: list[str]
+    damaged: list[str]
+
+
 class Answers:
     """The answers of one tokenizer in a directory, which is made if it is not there.
 
     Methods raise ``OSError`` where the directory cannot be read or written, ``BlockingIOError`` where another process
     has locked it, and ``Unfit``.
-
-    State: of each of at most ``tenants`` tenants where its younger file ends.
 
     Args:
         place: the directory.
@@ -121,132 +145,153 @@ class Answers:
     """
 
     def __init__(self, place: Path, tokenizer: str, most: int, tenants: int, note: Callable[[str], None]) -> None:
-        if not _adopted(place):
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
-            place.chmod(0o700)  # it may have been there, empty
-            os.close(_lock(place))  # the first file, by which others know the directory
+        directory.adopt(place)
         self._place, self._most, self._tenants, self._note = place, most, tenants, note
-        self._ends: dict[str, int] = {}  # of younger files, behind the last record read or written, by last use
-        self._tokenizer = hashlib.sha256(tokenizer.encode()).hexdigest()[:32].encode()
+        self._tokenizer = hashlib.sha256(tokenizer.encode()).hexdigest()[:16]
 
-    def lineage(self, tenant: str) -> bytes | None:
-        """Lineage of a tenant's files, which are used herewith; None when there are none."""
+    def news(self, tenant: str, reach: Reach) -> News:
+        """What became of a tenant's files, which are used herewith, since they were read up to ``reach``.
+
+        The lock is not needed: what another process is just writing may be told now or the next time.
+        """
         for suffix in (YOUNG, OLD):  # in this order: a file that is renamed meanwhile is found as the other
             path = self._path(tenant, suffix)
-            with suppress(FileNotFoundError), _opened(path, os.O_RDONLY) as file:
-                lineage = self._lineage(tenant, file, path.name)
-                with suppress(OSError):  # where nothing can be written
-                    os.utime(file)
-                return lineage
-        return None
+            with suppress(FileNotFoundError), opened(path, os.O_RDONLY) as file:
+                lineage = directory.header(file, path).lineage
+                _use(file)
+                if lineage != reach.lineage:
+                    return News.MORE if self._unforgotten(tenant, reach) else News.FORGOTTEN
+                read = reach.within(file) and os.fstat(file).st_size == reach.end
+                return News.NONE if read else News.MORE
+        return News.NONE if self._unforgotten(tenant, reach) else News.FORGOTTEN
 
-    def holds(self, tenant: str, lineage: bytes) -> bool:
-        """Whether nothing of a tenant was deleted since ``lineage`` was read; its files are used herewith."""
-        return lineage in (self.lineage(tenant), _mark(self._place, tenant))
+    def read(self, tenant: str, reach: Reach | None = None) -> Kept | None:
+        """What is kept of a tenant. What is damaged is cut off, from the first damaged record on.
 
-    def read(self, tenant: str) -> Kept:
-        """What is kept of a tenant. What is damaged is cut off, from the first damaged record on."""
-        with _locked(self._place, _BRIEFLY_S):
-            lineage = self.lineage(tenant) or _mark(self._place, tenant)
-            kept = Kept(lineage, [], [], [])
-            for suffix, records in ((OLD, kept.old), (YOUNG, kept.young)):
+        Args:
+            tenant: whose it is.
+            reach: up to which it was read before; None when it was not.
+
+        Returns:
+            What stands behind ``reach``; all, where that is too long ago; None: the tenant was forgotten since.
+        """
+        with locked(self._place, _BRIEFLY_S):
+            there = self._header(tenant)
+            lineage = there.lineage if there else directory.mark(self._place, tenant)
+            if reach and reach.lineage != lineage and not self._unforgotten(tenant, reach):
+                return None
+            since = self._since(tenant, reach) if reach else None
+            found, notes = dict[str, list[Record]](), list[str]()
+            now = Reach(lineage)
+            if reach and since:
+                now = Reach(lineage, reach.at, reach.head)
+            for suffix in (YOUNG,) if since == YOUNG else (OLD, YOUNG):
                 path = self._path(tenant, suffix)
                 try:
-                    with _opened(path, os.O_RDONLY) as file:
-                        if self._lineage(tenant, file, path.name) != lineage:
+                    with opened(path, os.O_RDONLY) as file:
+                        if directory.header(file, path).lineage != lineage:
                             raise Unfit(f"{path.name} is older than what was forgotten")
-                        found, end, size = _records(file)
+                        begin = reach.end if reach and suffix == since else HEADER_BYTES
+                        found[suffix], end, size = _records(file, begin)
                 except FileNotFoundError:
                     continue
                 except Unfit as why:
-                    kept.notes.append(f"{why}; it is not read")
+                    notes.append(f"{why}; it is not read")
                     continue
-                records += found
                 if end < size:
-                    kept.notes.append(_cut(path, end, size))
+                    notes.append(_cut(path, end, size))
                     with suppress(OSError):  # where nothing can be written
                         os.truncate(path, end)
-                if suffix == YOUNG:
-                    self._ends_at(path, end)
-            return kept
+                if found[suffix]:
+                    last = found[suffix][-1]
+                    now = Reach(lineage, end - last.size, last.pack()[: HEAD.size])
+            old, young = ([record.tokens for record in found.get(suffix, ())] for suffix in (OLD, YOUNG))
+            return Kept(now, old, young, bool(reach and reach.head and not since), notes)
 
-    def add(self, tenant: str, lineage: bytes | None, record: IntArray) -> bytes | None:
+    def add(self, tenant: str, reach: Reach | None, record: IntArray) -> Reach | None:
         """Append a record i32[n], behind the last sound one.
 
         Args:
             tenant: whose it is.
-            lineage: as ``read`` gave it, or ``add``; None is that of whatever is there.
+            reach: as ``read`` gave it, or ``add``; with None whatever is there is added to.
             record: at least one token.
 
         Returns:
-            The lineage of the files, or None: the tenant was forgotten since, and nothing was written.
+            How far the files are read now, which is up to this record unless another process has added some before it;
+            or None: the tenant was forgotten since, and nothing was written.
         """
-        tokens = record.astype("<i4").tobytes()
-        count = _SUM.pack(len(record))
-        data = count + _SUM.pack(zlib.crc32(tokens, zlib.crc32(count))) + tokens
-        young, notes = self._path(tenant, YOUNG), list[str]()
-        with _locked(self._place, _BRIEFLY_S):
-            there = self.lineage(tenant)
-            if lineage not in (None, there, _mark(self._place, tenant)):
+        now = int(time.time())
+        added, notes = Record(now, record), list[str]()
+        young, data = self._path(tenant, YOUNG), added.pack()
+        with locked(self._place, _BRIEFLY_S):
+            there = self._header(tenant)
+            if reach and not (there and there.lineage == reach.lineage) and not self._unforgotten(tenant, reach):
                 return None
-            lineage = there or secrets.token_bytes(16)
-            size = self._sound(young, notes)
+            kept = there or Header(secrets.token_bytes(16), tenant, self._tokenizer, now)
+            size, read = self._sound(young, there, reach, notes)
             if size + len(data) > self._most and size:
                 young.replace(self._path(tenant, OLD))
                 size = 0
             if not size:
-                self._make_room(young.stem)
-                fields = _HEADER.pack(_MAGIC, _VERSION, lineage, tenant.encode(), self._tokenizer)
-                data = fields + _SUM.pack(zlib.crc32(fields)) + data
-            _append(young, data)
-            self._ends_at(young, size + len(data))
+                make_room(self._place, young.stem, self._tenants)
+                data = kept.pack() + data
+            append(young, data)
+            at = size or HEADER_BYTES
         for text in notes:  # the lock is not held until they are written
             self._note(text)
-        return lineage
+        if read:
+            return Reach(kept.lineage, at, added.pack()[: HEAD.size])
+        return Reach(kept.lineage, reach.at, reach.head) if reach else Reach(kept.lineage)
 
     def forget(self, tenant: str) -> int:
         """Delete what is kept of a tenant, for every tokenizer; gives the bytes."""
         return forget(self._place, tenant)
 
     def _path(self, tenant: str, suffix: str) -> Path:
-        return self._place / f"{tenant}-{self._tokenizer[:16].decode()}{suffix}"
+        return self._place / f"{tenant}-{self._tokenizer}{suffix}"
 
-    def _lineage(self, tenant: str, file: int, name: str) -> bytes:
-        """The lineage that a file's header says, if it is a header of this tenant and tokenizer."""
-        lineage, of_tenant, of_tokenizer = _header(file, name)
-        if of_tokenizer != self._tokenizer:
-            raise Unfit(f"{name} holds tokens of another tokenizer")
-        if of_tenant != tenant.encode():
-            raise Unfit(f"{name} holds answers of another tenant")
-        return lineage
+    def _header(self, tenant: str) -> Header | None:
+        """Of a tenant's files, which are used herewith; None when there are none."""
+        for suffix in (YOUNG, OLD):
+            path = self._path(tenant, suffix)
+            with suppress(FileNotFoundError), opened(path, os.O_RDONLY) as file:
+                found = directory.header(file, path)
+                _use(file)
+                return found
+        return None
 
-    def _sound(self, young: Path, notes: list[str]) -> int:
-        """Cut off what another process left when it was stopped in the middle of a record; gives the size."""
+    def _unforgotten(self, tenant: str, reach: Reach) -> bool:
+        """Whether a tenant of whom nothing was kept was not forgotten since."""
+        return reach.lineage == directory.mark(self._place, tenant)
+
+    def _since(self, tenant: str, reach: Reach) -> str | None:
+        """The file in which the last record that was read stands."""
+        for suffix in (YOUNG, OLD):
+            with suppress(FileNotFoundError, Unfit), opened(self._path(tenant, suffix), os.O_RDONLY) as file:
+                if reach.within(file):
+                    return suffix
+        return None
+
+    def _sound(self, young: Path, there: Header | None, reach: Reach | None, notes: list[str]) -> tuple[int, bool]:
+        """Cut off what another process left when it was stopped in the middle of a record.
+
+        Returns:
+            The size of the younger file, and whether all of the tenant's was read before.
+        """
         try:
-            with _opened(young, os.O_RDWR) as file:
-                end = size = os.fstat(file).st_size
-                if size and size != self._ends.get(young.name):
-                    _header(file, young.name)
-                    _, end, size = _records(file)
-                    if end < size:
-                        os.ftruncate(file, end)
-                        notes.append(_cut(young, end, size))
-                return end
+            with opened(young, os.O_RDWR) as file:
+                size = os.fstat(file).st_size
+                within = bool(reach and reach.within(file))
+                if not size or (reach and within and size == reach.end):
+                    return size, within or not there
+                directory.header(file, young)
+                found, end, size = _records(file, reach.end if reach and within else HEADER_BYTES)
+                if end < size:
+                    os.ftruncate(file, end)
+                    notes.append(_cut(young, end, size))
+                return end, within and not found
         except FileNotFoundError:
-            return 0
-
-    def _ends_at(self, young: Path, end: int) -> None:
-        """Remember where a file ends, so that it is read again only when another process wrote to it."""
-        self._ends.pop(young.name, None)
-        self._ends[young.name] = end
-        if len(self._ends) > self._tenants:
-            del self._ends[next(iter(self._ends))]
-
-    def _make_room(self, stem: str) -> None:
-        """Delete the tenants used longest ago, so that one more, of this name, is not too many."""
-        used = {other: at for other, at in _used(self._place).items() if other != stem}
-        for other in sorted(used, key=used.__getitem__)[: max(len(used) + 1 - self._tenants, 0)]:
-            _delete(self._place, other)
+            return 0, not there
 
 
 def entries(place: Path) -> list[Entry]:
@@ -256,10 +301,10 @@ def entries(place: Path) -> list[Entry]:
         InputError: there is no such directory, or it is one that others can change.
         OSError: it cannot be read.
     """
-    _check(place)
-    with _locked(place, _PATIENTLY_S):
-        used = sorted(_used(place).items(), key=lambda item: -item[1])
-    return [entry for stem, at in used if (entry := _entry(place, stem, at))]
+    directory.check(place)
+    with locked(place, _PATIENTLY_S):
+        found = sorted(used(place).items(), key=lambda item: -item[1])
+    return [entry for stem, at in found if (entry := _entry(place, stem, at))]
 
 
 def forget(place: Path, tenant: str | None) -> int:
@@ -269,119 +314,26 @@ def forget(place: Path, tenant: str | None) -> int:
         InputError: there is no such directory, or it is one that others can change.
         OSError: it cannot be read or written.
     """
-    _check(place)
-    with _locked(place, _PATIENTLY_S):
-        stems = [stem for stem in _used(place) if tenant is None or stem.partition("-")[0] == tenant]
-        freed = sum([_delete(place, stem) for stem in stems])  # first: on a full disk it makes room
-        first, count = (0, _MARKS) if tenant is None else (_place_of(tenant), 1)
-        with _opened(place / _LOCK, os.O_WRONLY) as file:
-            os.pwrite(file, secrets.token_bytes(_MARK * count), _MARK * first)
+    directory.check(place)
+    with locked(place, _PATIENTLY_S):
+        freed = directory.forget(place, tenant)
+        if (names := directory.forgotten(place)) is not None:
+            until = int(time.time()) + directory.SKEW_S
+            own = {tenant or directory.EVERYONE: until}
+            directory.list_forgotten(place, names | own if tenant else own)
         return freed
 
 
-# ---- files -------------------------------------------------------------------------------------------------
+def make_room(place: Path, stem: str, tenants: int) -> None:
+    """Delete the tenants used longest ago, so that one more, of this name, is not too many; the directory is locked."""
+    others = {other: at for other, at in used(place).items() if other != stem}
+    for other in sorted(others, key=others.__getitem__)[: max(len(others) + 1 - tenants, 0)]:
+        directory.delete(place, other)
 
 
-def _entry(place: Path, stem: str, used: float) -> Entry | None:
-    """What the files of a name hold, or None when they are gone. Who writes waits while they are read, not longer."""
-    answers = tokens = size = 0
-    notes = []
-    with _locked(place, _PATIENTLY_S):
-        for suffix in (OLD, YOUNG):
-            path = place / f"{stem}{suffix}"
-            try:
-                with _opened(path, os.O_RDONLY) as file:
-                    size += os.fstat(file).st_size
-                    _header(file, path.name)
-                    records, end, whole = _records(file)
-            except FileNotFoundError:
-                continue
-            except Unfit as why:
-                notes.append(str(why))
-                continue
-            answers += len(records)
-            tokens += sum(map(len, records))
-            notes += [f"{path.name} is damaged behind byte {end} of {whole}"] * (end < whole)
-    return Entry(stem.partition("-")[0], answers, tokens, size, used, notes) if size else None
-
-
-def _adopted(place: Path) -> bool:
-    """Whether a place is a directory of answers already; raises for one that may not become it."""
-    try:
-        names, status = os.listdir(place), place.stat()
-    except FileNotFoundError:
-        return False
-    except NotADirectoryError:
-        raise InputError(f"{place} is no directory; remembered answers need one of their own") from None
-    if names and _LOCK not in names:
-        raise InputError(f"{place} is a directory of other files; remembered answers need one of their own")
-    if status.st_uid != os.getuid():
-        raise InputError(f"{place} is another user's; remembered answers need a directory of yours")
-    if names and status.st_mode & 0o022:
-        raise InputError(f"others can write to {place}; remembered answers need a directory that only you can write to")
-    return bool(names)
-
-
-def _check(place: Path) -> None:
-    if not _adopted(place):
-        raise InputError(f"there are no remembered answers at {place}; --drafters memory:DIRECTORY keeps them")
-
-
-def _place_of(tenant: str) -> int:
-    return int(tenant[:2], 16)
-
-
-def _mark(place: Path, tenant: str) -> bytes:
-    """The mark of a tenant; zeros before anybody who has it was forgotten, nothing when all files were deleted."""
-    with suppress(FileNotFoundError), _opened(place / _LOCK, os.O_RDONLY) as file:
-        return os.pread(file, _MARK, _MARK * _place_of(tenant)).ljust(_MARK, b"\0")
-    return b""
-
-
-def _lock(place: Path) -> int:
-    """The lock of a directory, opened, and made if it is not there."""
-    path, flags = place / _LOCK, os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o600)
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise
-        return os.open(path, os.O_RDONLY | flags)  # enough for reading
-
-
-@contextmanager
-def _locked(place: Path, wait_s: float) -> Iterator[None]:
-    """Be the only one, of all processes, who reads or changes the files of a directory."""
-    file = _lock(place)
-    try:
-        until = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise BlockingIOError(errno.EAGAIN, "another process has locked it", str(place)) from None
-                time.sleep(0.002)
-        yield
-    finally:
-        os.close(file)
-
-
-@contextmanager
-def _opened(path: Path, flags: int) -> Iterator[int]:
-    file = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)  # no pipe is waited for
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise Unfit(f"{path.name} is no regular file")
-        yield file
-    finally:
-        os.close(file)
-
-
-def _append(path: Path, data: bytes) -> None:
-    """Append all of some bytes, or nothing."""
-    with _opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
+def append(path: Path, data: bytes) -> None:
+    """Append all of some bytes, or nothing; the directory is locked."""
+    with opened(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
         before = os.fstat(file).st_size
         try:
             if os.write(file, data) < len(data):
@@ -392,60 +344,55 @@ def _append(path: Path, data: bytes) -> None:
             raise
 
 
-def _header(file: int, name: str) -> tuple[bytes, bytes, bytes]:
-    """Lineage, tenant and tokenizer of a file, which is read up to behind them."""
-    data = os.read(file, _HEADER.size + _SUM.size)
-    if not data:
-        raise FileNotFoundError(name)  # whoever made it was stopped before the first write
-    fields, sum = data[: _HEADER.size], data[_HEADER.size :]
-    if len(sum) < _SUM.size:
-        raise Unfit(f"{name} is damaged: it has no whole header")
-    magic, version, lineage, tenant, tokenizer = _HEADER.unpack(fields)
-    if magic != _MAGIC or version != _VERSION:
-        raise Unfit(f"{name} is of another version of Augury, or no file of it")
-    if sum != _SUM.pack(zlib.crc32(fields)):
-        raise Unfit(f"{name} is damaged: the checksum of its header is wrong")
-    return lineage, tenant, tokenizer
+def contents(place: Path, stem: str) -> Contents:
+    """What the files of a name hold; the directory is locked."""
+    found = Contents(None, [], [], [])
+    for suffix in (OLD, YOUNG):
+        path = place / f"{stem}{suffix}"
+        try:
+            with opened(path, os.O_RDONLY) as file:
+                header = directory.header(file, path)
+                records, end, size = _records(file, HEADER_BYTES)
+        except FileNotFoundError:
+            continue
+        except Unfit as why:
+            found.unfit.append(str(why))
+            continue
+        damage = [f"{path.name} is damaged behind byte {end} of {size}"] * (end < size)
+        found = Contents(header, found.records + records, found.unfit, found.damaged + damage)
+    return found
 
 
-def _records(file: int) -> tuple[list[IntArray], int, int]:
-    """The records behind the header, where the last good one ends, and the size of the file."""
-    begin = os.lseek(file, 0, os.SEEK_CUR)
+# ---- files -----------------------------------------------------------------------------------------------------
+
+
+def _entry(place: Path, stem: str, at: float) -> Entry | None:
+    """What the files of a name hold, or None when they are gone. Who writes waits while they are read, not longer."""
+    size = 0
+    with locked(place, _PATIENTLY_S):
+        for suffix in (OLD, YOUNG):
+            with suppress(FileNotFoundError, Unfit), opened(place / f"{stem}{suffix}", os.O_RDONLY) as file:
+                size += os.fstat(file).st_size
+        found = contents(place, stem)
+    tokens = sum(len(record.tokens) for record in found.records)
+    notes = found.unfit + found.damaged
+    return Entry(stem.partition("-")[0], len(found.records), tokens, size, at, notes) if size else None
+
+
+def _records(file: int, begin: int) -> tuple[list[Record], int, int]:
+    """The records from a place of a file on, where the last sound one ends, and the size of the file."""
     with os.fdopen(os.dup(file), "rb") as rest:
+        rest.seek(begin)
         data = rest.read(_LARGEST)
-    records, at = [], 0
-    while at + _RECORD.size <= len(data):
-        count, sum = _RECORD.unpack_from(data, at)
-        tokens = data[at + _RECORD.size : at + _RECORD.size + 4 * count]
-        if not count or len(tokens) < 4 * count or zlib.crc32(tokens, zlib.crc32(data[at : at + _SUM.size])) != sum:
-            break
-        found = np.frombuffer(tokens, "<i4").astype(np.int32)
-        if found.min() < 0 or found.max() == np.iinfo(np.int32).max:
-            break
-        records.append(found)
-        at += _RECORD.size + 4 * count
-    return records, begin + at, begin + len(data)
+    records, end = unpack(data)
+    return records, begin + end, begin + len(data)
+
+
+def _use(file: int) -> None:
+    """Let a file be one that was used now."""
+    with suppress(OSError):  # where nothing can be written
+        os.utime(file)
 
 
 def _cut(path: Path, end: int, size: int) -> str:
     return f"{path.name} is damaged: its last {size - end} of {size} bytes are cut off"
-
-
-def _used(place: Path) -> dict[str, float]:
-    """What every name of the directory was last used at."""
-    used: dict[str, float] = {}
-    for path in place.iterdir():
-        if path.suffix in (YOUNG, OLD) and _NAME.fullmatch(path.stem):
-            used[path.stem] = max(path.lstat().st_mtime, used.get(path.stem, 0.0))
-    return used
-
-
-def _delete(place: Path, stem: str) -> int:
-    """Delete the files of a name; gives their bytes."""
-    size = 0
-    for suffix in (YOUNG, OLD):
-        path = place / f"{stem}{suffix}"
-        with suppress(FileNotFoundError):
-            size += path.lstat().st_size
-            path.unlink()
-    return size

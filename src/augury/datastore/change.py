@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import fcntl
 import os
-import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,11 +21,11 @@ from typing import Protocol
 import numpy as np
 
 from augury.datastore.documents import LeftOut, Reading
-from augury.datastore.durable import sync
-from augury.datastore.index import MANIFEST, Index, Manifest, Piece, Source
+from augury.datastore.index import Index, Manifest, Piece, Source
 from augury.datastore.merge import merge
 from augury.datastore.order import DEPTH, END, Values, ValueType, as_values, keys, order, value_type
 from augury.datastore.segment import MAX_VALUES, Layout, Segment, checksum, write
+from augury.datastore.writing import commit, fresh, writing
 from augury.errors import InputError
 from augury.tree import IntArray
 
@@ -39,10 +37,6 @@ _STEP = 8
 
 _MOST = 4
 """Segments, beyond those too large to be merged."""
-
-_LOCK = "lock"
-_SEGMENT = ".segment"
-_NEW = ".new"
 
 Progress = Callable[[str, float], None]
 
@@ -106,7 +100,7 @@ def build(
         InputError: nothing to index, a place that is no index, another writer, or a full disk.
     """
     fresh = Manifest(tokenizer.hash, model, tokenizer.vocab_size, 0, {}, ())
-    with _writing(place, create=True):
+    with writing(place, create=True):
         return _change(place, fresh, (), paths, tokenizer, reading or Reading(), progress)
 
 
@@ -118,7 +112,7 @@ def add(
     progress: Progress | None = None,
 ) -> Outcome:
     """Add files to an index; those that are in it are read again if their contents changed. See ``build``."""
-    with _writing(place):
+    with writing(place):
         index = Index(place)
         index.check_tokenizer(tokenizer.hash)
         return _change(place, index.manifest, index.segments, paths, tokenizer, reading or Reading(), progress)
@@ -130,7 +124,7 @@ def remove(place: Path, paths: Sequence[Path]) -> Outcome:
     Raises:
         InputError: a path of which nothing is in the index, or as ``build``.
     """
-    with _writing(place):
+    with writing(place):
         index = Index(place)
         gone: set[int] = set()
         for path in paths:
@@ -146,7 +140,7 @@ def remove(place: Path, paths: Sequence[Path]) -> Outcome:
         kept = {n: s for n, s in index.manifest.sources.items() if n not in gone}
         pieces = _settled(place, index.segments, index.manifest.segments, [], gone, lambda _share: None)
         manifest = replace(index.manifest, sources=kept, segments=pieces)
-        _commit(place, manifest)
+        commit(place, manifest)
         return Outcome(removed=len(gone), manifest=manifest)
 
 
@@ -200,7 +194,7 @@ def _change(
     runs = sorter.close()
     pieces = _settled(place, segments, old.segments, runs, gone, lambda share: say("merging", share))
     outcome.manifest = replace(old, next_source=number, sources=sources, segments=pieces)
-    _commit(place, outcome.manifest)
+    commit(place, outcome.manifest)
     return outcome
 
 
@@ -272,7 +266,7 @@ class _Sorter:
         self._documents, self._sources, self._size = [], [], 0
         places = order(values)
         layout = Layout(self._kind.itemsize, len(values), len(sources))
-        path = _new(self._place)
+        path = fresh(self._place)
         # Keys again by pieces: those that were sorted are not kept.
         pieces = (places[at : at + (1 << 20)] for at in range(0, len(places), 1 << 20))
         write(path, layout, [values], starts, sources, ((p, keys(values, p)) for p in pieces))
@@ -310,7 +304,7 @@ def _settled(
     groups = _groups(moved)
     for at, group in enumerate(groups):
         say(at / len(groups))
-        path = _new(place)
+        path = fresh(place)
         if len(group) == 1 and id(group[0]) not in known:
             made.append(group[0].path)
         elif merge(group, gone, path):
@@ -334,59 +328,3 @@ def _groups(segments: Sequence[Segment]) -> list[list[Segment]]:
             size = segment.layout.values
         groups[-1].append(segment)
     return groups
-
-
-# ---- files -------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _writing(place: Path, create: bool = False) -> Iterator[None]:
-    """Be the only writer of an index, and leave nothing behind that its manifest does not name."""
-    if not create and not (place / MANIFEST).is_file():
-        Manifest.read(place)  # says what is missing
-    try:
-        if place.is_dir() and not (place / _LOCK).exists() and any(place.iterdir()):
-            raise InputError(f"{place} is a directory of other files; give an index a directory of its own")
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (place / _LOCK).open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(f"index {place} is being changed by another process; wait until it ends") from None
-            _sweep(place)
-            try:
-                yield
-            finally:
-                _sweep(place)
-    except OSError as error:
-        raise InputError(f"cannot write index {place}: {error.strerror or error}") from None
-
-
-def _new(place: Path) -> Path:
-    """A file that no manifest names yet."""
-    return place / f"{secrets.token_hex(8)}{_SEGMENT}{_NEW}"
-
-
-def _commit(place: Path, manifest: Manifest) -> None:
-    """Make a manifest the index's own, at once or not at all."""
-    aside = place / (MANIFEST + _NEW)
-    with aside.open("wb") as file:
-        file.write(manifest.dump())
-        file.flush()
-        os.fsync(file.fileno())
-    sync(place)  # the segments' names before the manifest that names them
-    aside.replace(place / MANIFEST)
-    sync(place)
-
-
-def _sweep(place: Path) -> None:
-    """Delete what an interrupted change, or the last one, left behind."""
-    named: set[str] = set()
-    if (place / MANIFEST).is_file():
-        try:
-            named = {piece.file for piece in Manifest.read(place).segments}
-        except InputError:
-            return  # damaged: what belongs to it is not known, and a build will replace it
-    for path in place.iterdir():
-        if path.name.endswith(_NEW) or (path.suffix == _SEGMENT and path.name not in named):
-            path.unlink()

@@ -31,7 +31,8 @@ NOTHING = -1
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _FORMAT = 1
-_LARGEST_MANIFEST = 1 << 28  # bytes; 100 of them a source make 2.6 million sources
+LARGEST_MANIFEST = 1 << 28  # bytes; 100 of them a source make 2.6 million sources
+_SEAL = 65  # bytes: the SHA-256 at its end
 _ATTEMPTS = 5
 
 
@@ -114,22 +115,55 @@ class Manifest:
         file = place / MANIFEST
         try:
             size = file.stat().st_size
-            if size > _LARGEST_MANIFEST:
-                raise InputError(f"the manifest of index {place} has {size} bytes, the limit is {_LARGEST_MANIFEST}")
-            line, _, sum = file.read_bytes().partition(b"\n")
+            if size > LARGEST_MANIFEST:
+                raise InputError(f"the manifest of index {place} has {size} bytes, the limit is {LARGEST_MANIFEST}")
+            data = file.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             raise InputError(_missing(place)) from None
         except OSError as error:
             raise InputError(f"cannot read {file}: {error.strerror}") from None
+        return cls.parse(data, f"index {place}", "build the index again")
+
+    @classmethod
+    def parse(cls, data: bytes, whose: str, remedy: str) -> Self:
+        """What the bytes of one say.
+
+        Args:
+            data: as from ``dump``.
+            whose: what they belong to, as a message names it.
+            remedy: what a message advises.
+
+        Raises:
+            InputError: they are damaged, or of another version.
+        """
+        line, _, sum = data.partition(b"\n")
         if sum.strip() != hashlib.sha256(line).hexdigest().encode():
-            raise InputError(f"the manifest of index {place} is damaged: its checksum is wrong; build the index again")
-        # The checksum holds, so this is what some Augury wrote; of another format only that is known.
-        found: dict[str, Any] = json.loads(line)
-        if found.pop("format") != _FORMAT:
-            raise InputError(f"index {place} is of another version of Augury; build it again")
-        found["sources"] = {int(number): Source(**fields) for number, fields in found["sources"].items()}
-        found["segments"] = [Piece(**fields) for fields in found["segments"]]
-        return cls(**found)
+            raise InputError(f"the manifest of {whose} is damaged: its checksum is wrong; {remedy}")
+        # The checksum holds, so this is what some Augury wrote, unless somebody else made it up.
+        try:
+            found: dict[str, Any] = json.loads(line)
+            if found.pop("format") != _FORMAT:
+                raise InputError(f"{whose} is of another version of Augury; {remedy}")
+            found["sources"] = {int(number): Source(**fields) for number, fields in found["sources"].items()}
+            found["segments"] = [Piece(**fields) for fields in found["segments"]]
+            return cls(**found)
+        except InputError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise InputError(f"the manifest of {whose} is none; {remedy}") from None
+
+
+def seal(place: Path) -> bytes:
+    """The end of the manifest at a place, which is another for every state of the index; empty where there is none.
+
+    The file is opened and read: of a mere ``stat`` a network file system may give what it knew a minute ago.
+    """
+    try:
+        with (place / MANIFEST).open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            return os.pread(file.fileno(), _SEAL, max(size - _SEAL, 0))
+    except OSError:
+        return b""
 
 
 def home() -> Path:

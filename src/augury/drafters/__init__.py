@@ -115,6 +115,16 @@ def unreplayable(spec: str) -> str | None:
     return "it learns from the target's rows of logits" if cls.needs_rows else None
 
 
+def takes(spec: str, resource: str) -> bool:
+    """Whether a drafter's constructor takes one of ``make``'s resources. Imports its class.
+
+    Raises:
+        InputError: a module or class that is not there or is no drafter.
+    """
+    name, _ = _parts(spec)
+    return resource in inspect.signature(_class(DRAFTERS[name].target if name in DRAFTERS else name)).parameters
+
+
 def brought(info: TargetInfo) -> list[str]:
     """Names of those that a target brings along: itself where it can be had in 4 bits, and heads shipped for it."""
     from augury.drafters.shipped import fitting

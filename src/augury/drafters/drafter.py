@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from augury.errors import InputError
@@ -56,6 +56,7 @@ class View:
     _slot: list[int]  # one element
     _room: list[int]  # one element
     _forced: Callable[[int], Sequence[tuple[int, bool]]] = lambda limit: ()
+    _floor: list[float] = field(default_factory=lambda: [0.0])  # one element
 
     def guess(self, logits: FloatArray, path: Sequence[int], ids: IntArray | None = None) -> FloatArray:
         """The law f32[v] of a drafter's own logits f32[v] behind ``tokens`` and ``path``, over all tokens or over
@@ -79,6 +80,11 @@ class View:
     def room(self) -> int:
         """Depth of the deepest node that this step could still emit: a limit of the answer or the context ends it."""
         return self._room[0]
+
+    @property
+    def floor(self) -> float:
+        """Survival below which no node will be verified in this step, as far as is known: it need not be offered."""
+        return self._floor[0]
 
     @property
     def length(self) -> int:

@@ -14,7 +14,8 @@ is and of what asking it brings ends with the request. Slots are another thing, 
 
 With a ``path`` answers outlive the process (``datastore/answers.py``); where it cannot be written they do not, which is
 logged once and changes no answer; while another process has locked it one answer does not. The index is made again of
-all that was kept when the tenant first asks, and the engine waits for it.
+all that was kept when the tenant first asks, and the engine waits for it. When it asks again, what other processes have
+added since is read, and nothing else; what they have forgotten is forgotten here.
 
 State: of each of at most ``tenants`` tenants ``mb`` megabytes at most; of more, who asked longest ago is forgotten.
 """
@@ -29,7 +30,8 @@ from pathlib import Path
 
 import numpy as np
 
-from augury.datastore.answers import Answers, Unfit
+from augury.datastore.answers import Answers, Kept, News, Reach
+from augury.datastore.records import Unfit
 from augury.drafters.drafter import Drafter, Observation, View, tenant_of
 from augury.drafters.passages import MOST_VOTERS, Reader, Tokenizer
 from augury.drafters.past import DEPTH
@@ -41,6 +43,9 @@ from augury.tree import DraftTree, IntArray
 TAIL = 16
 """Tokens of the prompt that are kept in front of an answer."""
 
+MB, TENANTS = 16, 32
+"""What a memory may take where nothing else is said: megabytes for each tenant, and tenants."""
+
 _KINDS = (Line(1.0, -1.4), Line(0.55, -1.65), Line(0.9, -1.9), Line(1.4, -1.8), Line(0.5, -1.05), Line(0.35, -2.0))
 """By rank: guesses of places just asked for, then of those that vote on. Fitted to answers of a small chat model to
 prompts that were asked once (which weighed most: so a memory begins), once more with a sentence added, and again. How
@@ -49,12 +54,22 @@ near they come on other prompts is a test: ``test_stated_survival_is_about_what_
 _LOG = logging.getLogger(__name__)
 
 
+def file_bytes(mb: int) -> int:
+    """Of a file on disk at most, of which a tenant has two, where it may take ``mb`` megabytes of memory."""
+    return 4 * _generation(mb)
+
+
+def _generation(mb: int) -> int:
+    """Tokens of a generation at most."""
+    return (mb << 20) // TOKEN_BYTES // 2
+
+
 @dataclass
 class _Tenant:
     name: str
     remembered: Remembered
     survival: Survival
-    lineage: bytes | None = None  # of what is kept of it, as far as that was read
+    reach: Reach | None = None  # how far what is kept of it was read
     kept: bool = True  # whether they are fit to be written to
     unread: bool = False  # they were locked; they are read when the tenant asks next
     forgotten: bool = False  # while a request was open
@@ -88,8 +103,8 @@ class Memory(Drafter):
         self,
         *,
         path: str = "",
-        mb: int = 16,
-        tenants: int = 32,
+        mb: int = MB,
+        tenants: int = TENANTS,
         voters: int = 8,
         shortest: int = 2,
         tokenizer: Tokenizer | None = None,
@@ -98,7 +113,7 @@ class Memory(Drafter):
         for name, value, most in (*limits, ("shortest", shortest, DEPTH)):
             if not 1 <= value <= most:
                 raise InputError(f"drafter memory: {name} is {value}; it must be from 1 to {most}")
-        self._most = (mb << 20) // TOKEN_BYTES // 2
+        self._most = _generation(mb)
         self._tenants_most, self._voters, self._shortest = tenants, voters, shortest
         self._tenants: dict[str, _Tenant] = {}  # in order of last use
         self._requests: dict[int, _Request] = {}
@@ -109,7 +124,7 @@ class Memory(Drafter):
                 raise InputError("drafter memory: answers are kept by tokenizer, and here is none; leave out the path")
             self._place = Path(os.path.realpath(os.path.expanduser(path)))  # a link may be changed behind the check
             try:
-                self._answers = Answers(self._place, tokenizer.hash, self._most * 4, tenants, self._note)
+                self._answers = Answers(self._place, tokenizer.hash, file_bytes(mb), tenants, self._note)
             except OSError as error:
                 self._unwritable(error)
 
@@ -123,7 +138,7 @@ class Memory(Drafter):
         """The ``limit`` likeliest nodes."""
         reader = self._requests[view.id].reader
         reader.follow(view.tokens)
-        return reader.propose(limit)
+        return reader.propose(limit, view.room, view.floor)
 
     def observe(self, view: View, seen: Observation) -> None:
         """Score what would have been guessed, and follow what came."""
@@ -158,8 +173,8 @@ class Memory(Drafter):
 
     def _recalled(self, name: str) -> _Tenant:
         """A tenant, as the one who was used last."""
-        if (known := self._tenants.get(name)) and self._gone(known):
-            self._drop(name)
+        if known := self._tenants.get(name):
+            self._catch_up(known)
         owner = self._tenants.pop(name, None)
         if owner is None or owner.unread:
             read = self._read(name)
@@ -169,14 +184,29 @@ class Memory(Drafter):
             del self._tenants[next(iter(self._tenants))]
         return owner
 
-    def _gone(self, owner: _Tenant) -> bool:
-        """Whether a tenant was forgotten on disk since it was read, by whomever."""
-        if self._answers is None or owner.lineage is None:
-            return False
+    def _catch_up(self, owner: _Tenant) -> None:
+        """Learn what others did with a tenant's files since they were read: they added to them, or forgot it."""
+        if self._answers is None or owner.reach is None:
+            return
+        kept: Kept | None = None
         try:
-            return not self._answers.holds(owner.name, owner.lineage)
-        except (OSError, Unfit):
-            return False
+            news = self._answers.news(owner.name, owner.reach)
+            if news is News.NONE:
+                return
+            if news is News.MORE:
+                kept = self._answers.read(owner.name, owner.reach)
+        except (OSError, Unfit):  # it is looked at again when the tenant asks next
+            return
+        if kept is None:
+            self._drop(owner.name)
+            return
+        for text in kept.notes:
+            self._note(text)
+        if kept.whole:
+            owner.remembered.replace(kept.old, kept.young)
+        else:
+            owner.remembered.extend([*kept.old, *kept.young])
+        owner.reach = kept.reach
 
     def _read(self, name: str) -> _Tenant:
         """A tenant as it is on disk."""
@@ -195,16 +225,17 @@ class Memory(Drafter):
         except Unfit as error:
             self._unfit(fresh, error)
             return fresh
+        assert kept is not None, "nothing was read of it that could be forgotten since"
         for text in kept.notes:
             self._note(text)
-        return _Tenant(name, Remembered(self._most, kept.old, kept.young), fresh.survival, kept.lineage)
+        return _Tenant(name, Remembered(self._most, kept.old, kept.young), fresh.survival, kept.reach)
 
     def _keep(self, owner: _Tenant, record: IntArray) -> None:
         """Write an answer to disk, if that can be done."""
         if self._answers is None or not (self._writable and owner.kept):
             return
         try:
-            lineage = self._answers.add(owner.name, owner.lineage, record)
+            reach = self._answers.add(owner.name, owner.reach, record)
         except BlockingIOError as error:
             self._busy(error)
             return
@@ -214,10 +245,10 @@ class Memory(Drafter):
         except Unfit as error:
             self._unfit(owner, error)
             return
-        if lineage is None:
+        if reach is None:
             self._drop(owner.name)
             owner.forgotten = True  # it may have been no longer among the tenants, nor its request among the open ones
-        owner.lineage = lineage
+        owner.reach = reach
 
     def _drop(self, name: str) -> None:
         """Forget a tenant in memory; its requests that are open lose what they read from."""

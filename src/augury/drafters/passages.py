@@ -16,7 +16,7 @@ from augury.datastore.index import NOTHING
 from augury.drafters.past import DEPTH, Match
 from augury.drafters.survival import Rates
 from augury.drafters.votes import ESCAPE, RANKS, WEIGHT, Guess, further, grow, score, vote
-from augury.tree import DraftTree, IntArray
+from augury.tree import MAX_NODES, DraftTree, IntArray
 
 FAR = 32
 """Tokens read behind each place."""
@@ -70,9 +70,13 @@ class Reader:
         self._guesses: list[Guess] = []
         self._look_up()
 
-    def propose(self, limit: int) -> DraftTree:
-        """The ``limit`` likeliest nodes."""
-        return grow(self._guesses, lambda guess, _depth: self._voted(further(guess.voters), ON), self._rates, limit)
+    def propose(self, limit: int, deepest: int = MAX_NODES, worth: float = 0.0) -> DraftTree:
+        """The ``limit`` likeliest nodes; see ``grow``."""
+
+        def behind(guess: Guess, depth: int) -> list[Guess]:
+            return self._voted(further(guess.voters), ON)
+
+        return grow(self._guesses, behind, self._rates, limit, deepest, worth)
 
     def follow(self, tokens: IntArray) -> None:
         """Score what would have been guessed of a text that grew to ``tokens``, and read on behind it."""

@@ -106,24 +106,27 @@ class Past:
         found: list[Match] = []
         right = bisect_left(order, wanted, key=key)
         left = right - 1
-        while len(found) < count:
-            length = max(self._near(wanted, left), self._near(wanted, right))
-            if length < shortest:
-                break
-            head = wanted[: length * _WORD]
+        below, above = self._near(wanted, left), self._near(wanted, right)
+        while len(found) < count and (length := max(below, above)) >= shortest:
+            head, low, high = wanted[: length * _WORD], left + 1, right
             # Few contexts are alike as a rule, so both ends are looked for nearby first.
             step = _NEARBY
-            while step <= left and key(order[left - step]) >= head:
-                step *= _NEARBY
-            low = bisect_left(order, head, max(left - step, 0), left + 1, key=key)
-            beyond = head + b"\xff"  # no id has its highest bit set: it is past every context that begins with head
+            if below == length:
+                while step <= left and key(order[left - step]) >= head:
+                    step *= _NEARBY
+                low = bisect_left(order, head, max(left - step, 0), left + 1, key=key)
             step = _NEARBY
-            while right + step < len(order) and key(order[right + step]) < beyond:
-                step *= _NEARBY
-            high = bisect_left(order, beyond, right, min(right + step, len(order)), key=key)
+            if above == length:
+                beyond = head + b"\xff"  # no id has its highest bit set: it is past every context that begins with head
+                while right + step < len(order) and key(order[right + step]) < beyond:
+                    step *= _NEARBY
+                high = bisect_left(order, beyond, right, min(right + step, len(order)), key=key)
             alike = self._first(order[low : left + 1] + order[right:high], count - len(found), start)
             found += [Match(position, length) for position in alike]
-            left, right = low - 1, high
+            if below == length:
+                left, below = low - 1, self._near(wanted, low - 1)
+            if above == length:
+                right, above = high, self._near(wanted, high)
         return found
 
     def agree(self, position: int) -> int:
@@ -174,6 +177,8 @@ def _ordered(tokens: IntArray) -> IntArray:
 
 def _shared(one: bytes | bytearray, other: bytes | bytearray) -> int:
     """Tokens that two contexts share."""
+    if one[:_WORD] != other[:_WORD]:
+        return 0
     size = min(len(one), len(other))
     different = int.from_bytes(one[:size], "big") ^ int.from_bytes(other[:size], "big")
     return (8 * size - different.bit_length()) // (8 * _WORD)

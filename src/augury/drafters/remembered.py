@@ -23,6 +23,9 @@ TOKEN_BYTES = 20
 RECORD_TOKENS = 5
 """What a text costs besides its tokens, in tokens: its end, and the entry that says it is known."""
 
+_ANEW = 16
+"""To put a token in its place among others takes as long as to put about so many in order anew."""
+
 _END = 2**31 - 1
 """Stands behind every text; no token has this id, so no context reaches from one text into another."""
 
@@ -51,10 +54,16 @@ class _Generation:
     def __contains__(self, record: IntArray) -> bool:
         return hash(record.tobytes()) in self._known
 
-    def add(self, record: IntArray) -> None:
-        self.past.extend(np.append(record, np.int32(_END)))
-        self._known.add(hash(record.tobytes()))
-        self.size += len(record) + RECORD_TOKENS
+    def add(self, records: Sequence[IntArray]) -> None:
+        end = np.array([_END], np.int32)
+        self.past.extend(np.concatenate([part for record in records for part in (record, end)]))
+        self._known.update(hash(record.tobytes()) for record in records)
+        self.size += sum(len(record) + RECORD_TOKENS for record in records)
+
+    def texts(self) -> list[IntArray]:
+        """All of them, the oldest first."""
+        tokens = np.array(self.past.tokens, np.int32)
+        return [text[:-1] for text in np.split(tokens, np.flatnonzero(tokens == _END) + 1)[:-1]]
 
     def behind(self, position: int) -> list[int]:
         """What follows a position in its text, ``FAR`` tokens at most."""
@@ -73,7 +82,8 @@ class Remembered:
 
     def __init__(self, most: int, old: Sequence[IntArray] = (), young: Sequence[IntArray] = ()) -> None:
         self._most = most
-        self._old, self._young = _Generation(newest(old, most)), _Generation(newest(young, most))
+        self._old, self._young = _Generation(), _Generation()
+        self.replace(old, young)
 
     def __len__(self) -> int:
         """Tokens remembered, what texts cost besides included."""
@@ -87,11 +97,27 @@ class Remembered:
         """Remember a text i32[n] of at most ``most - RECORD_TOKENS`` tokens, and what is too much no longer."""
         if self._young.size + len(record) + RECORD_TOKENS > self._most:
             self._old, self._young = self._young, _Generation()
-        self._young.add(record)
+        self._young.add([record])
+
+    def extend(self, records: Sequence[IntArray]) -> None:
+        """Remember texts, the oldest first, of which some may be known: as to add each of the others, and cheaper."""
+        new = [r for r in {record.tobytes(): record for record in records}.values() if r not in self]
+        new = newest(new, self._most)
+        size = sum(len(record) + RECORD_TOKENS for record in new)
+        if self._young.size + size > self._most:
+            self._old, self._young = self._young, _Generation(new)
+        elif _ANEW * size > self._young.size:
+            self._young = _Generation([*self._young.texts(), *new])
+        elif new:
+            self._young.add(new)
+
+    def replace(self, old: Sequence[IntArray], young: Sequence[IntArray]) -> None:
+        """Remember these texts and no others; who reads from here reads them from now on."""
+        self._old, self._young = _Generation(newest(old, self._most)), _Generation(newest(young, self._most))
 
     def clear(self) -> None:
         """Forget everything."""
-        self._old, self._young = _Generation(), _Generation()
+        self.replace((), ())
 
     def found(self, recent: Sequence[int], voters: int, shortest: int) -> Found:
         """The places that share most tokens with the end of a text, ``shortest`` at least; the latest come first.

@@ -64,7 +64,7 @@ class Suffix(Drafter):
         def behind(guess: Guess, depth: int) -> list[Guess]:
             return _guesses(request.past, further(guess.voters), _ON, depth)
 
-        return grow(request.guesses, behind, request.rates, limit)
+        return grow(request.guesses, behind, request.rates, limit, view.room, view.floor)
 
     def close(self, view: View) -> None:
         """Forget the request, but for how its last guesses did."""

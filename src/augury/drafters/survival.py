@@ -48,8 +48,9 @@ class _Shift:
     value: float = 0.0
 
     def learn(self, hit: bool, stated: float) -> None:
-        self.weight = min(self.weight + stated * (1.0 - stated), self.cap)
-        self.value += (hit - stated) / self.weight
+        weight = self.weight + stated * (1.0 - stated)
+        self.weight = weight = weight if weight < self.cap else self.cap
+        self.value += (hit - stated) / weight
 
 
 @dataclass
@@ -76,7 +77,8 @@ class Rates:
 
     def hit(self, kind: int, raw: float) -> float:
         """Calibrated probability that a guess of a kind, with a raw estimate in (0, 1), is the next token."""
-        return min(max(_logistic(self._usual(kind, raw) + self._own[kind].value), 1.0 - SURE), SURE)
+        p = _logistic(self._usual(kind, raw) + self._own[kind].value)
+        return SURE if p > SURE else 1.0 - SURE if p < 1.0 - SURE else p
 
     def score(self, kind: int, raw: float, hit: bool) -> None:
         """Learn from the token that came where such a guess was, or would have been, made."""

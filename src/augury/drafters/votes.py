@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from augury.drafters.past import DEPTH, Match
 from augury.drafters.survival import Rates
-from augury.tree import DraftTree
+from augury.tree import MAX_NODES, DraftTree
 
 WEIGHT = tuple(math.pow(m, 2.25) for m in range(DEPTH + 1))
 """Weight of a voter by the tokens it shares."""
@@ -84,7 +84,12 @@ def score(rates: Rates, guesses: Sequence[Guess], token: int) -> list[Match]:
 
 
 def grow(
-    guesses: Sequence[Guess], behind: Callable[[Guess, int], Sequence[Guess]], rates: Rates, limit: int
+    guesses: Sequence[Guess],
+    behind: Callable[[Guess, int], Sequence[Guess]],
+    rates: Rates,
+    limit: int,
+    deepest: int = MAX_NODES,
+    worth: float = WORTH,
 ) -> DraftTree:
     """The tree of the ``limit`` nodes of greatest survival.
 
@@ -93,7 +98,10 @@ def grow(
         behind: guesses for what follows a guess, whose depth is given (1 for the root's children).
         rates: hit probabilities.
         limit: nodes at most.
+        deepest: tokens of a path at most.
+        worth: survival below which a node is not offered; ``WORTH`` at least.
     """
+    worth = max(worth, WORTH)
     tokens: list[int] = []
     parents: list[int] = []
     survival: list[float] = []
@@ -103,7 +111,7 @@ def grow(
     def offer(node: int, depth: int, above: float, guesses: Sequence[Guess]) -> None:
         for guess in guesses:
             reached = above * rates.hit(guess.kind, guess.raw)
-            if reached >= WORTH:
+            if reached >= worth:
                 heapq.heappush(queue, (-reached, next(number), node, depth + 1, guess))
 
     offer(-1, 0, 1.0, guesses)
@@ -112,6 +120,6 @@ def grow(
         tokens.append(guess.token)
         parents.append(parent)
         survival.append(-reached)
-        if len(tokens) < limit:
+        if len(tokens) < limit and depth < deepest:
             offer(len(tokens) - 1, depth, -reached, behind(guess, depth))
-    return DraftTree.of(tokens, parents, survival)
+    return DraftTree.of(tokens, parents, survival) if tokens else DraftTree.empty()

@@ -17,7 +17,7 @@ from augury.budget import Costs, Expected, best_chain, promise, shallow
 from augury.drafters.drafter import Drafter, Observation
 from augury.engine.asking import Asking, Key, Weighed, key_of, pay_together
 from augury.engine.request import Request
-from augury.engine.trust import Trust
+from augury.engine.trust import LOWEST, Trust
 from augury.errors import DrafterError, first_line
 from augury.models.target import TargetInfo
 from augury.record import Proposal
@@ -90,6 +90,8 @@ def propose(
     limits: Sequence[int],
     costs: Costs | None,
     deepest: int = MAX_NODES,
+    stalls: bool = True,
+    floor: float = 0.0,
 ) -> list[Offer]:
     """The guesses of the wanted drafters that are worth asking: checked, cut where none could be emitted, merged.
 
@@ -100,14 +102,20 @@ def propose(
         limits: for each request the nodes that one drafter may propose.
         costs: what the target's forwards cost; None asks all drafters.
         deepest: tokens in a row that are drafted at most.
+        stalls: whether a proposal that takes too long is a fault; False where nothing may depend on the clock.
+        floor: survival below which no node is worth its row in this step.
     """
     others = len(batch) - 1
-    seats = [_Seat(drafters, r, info, limit, costs, others, deepest) for r, limit in zip(batch, limits, strict=True)]
+    # As it is to be believed a node may be a little likelier than it was said to be, see ``trust.py``.
+    said = floor ** (1.0 / LOWEST)
+    seats = [
+        _Seat(drafters, r, info, limit, costs, others, deepest, said) for r, limit in zip(batch, limits, strict=True)
+    ]
     able = [seat for seat in seats if seat.why is None]
     for index in range(len(drafters)):
         for seat in able:
-            if index in seat.wanted - seat.dear:
-                _ask(drafters, index, [seat], info)
+            if index in seat.wanted and index not in seat.dear:
+                _ask(drafters, index, [seat], info, stalls)
     for index, (_, drafter) in enumerate(drafters):
         asking = [seat for seat in able if index in seat.dear]
         together = drafter.together and len(asking) > 1
@@ -118,7 +126,7 @@ def propose(
             else:
                 pays = group[0].pays(index)
             if pays:
-                _ask(drafters, index, group, info)
+                _ask(drafters, index, group, info, stalls)
             else:
                 for seat in group:
                     seat.leave(index)
@@ -137,6 +145,7 @@ class _Seat:
         costs: Costs | None,
         others: int,
         deepest: int,
+        floor: float,
     ) -> None:
         self._drafters, self.request, self._costs, self._others = drafters, request, costs, others
         # The step emits one token more than it accepts, and the root itself takes one place of the context.
@@ -153,7 +162,7 @@ class _Seat:
         self._paid: list[tuple[Key, float]] = []
         if self.why is not None:
             return
-        request.show(self._depth)
+        request.show(self._depth, floor)
         if costs:
             rows = np.array([1 + others, 1])
             self.plain, self._alone = costs.step(rows, rows * float(request.length)).tolist()
@@ -214,7 +223,7 @@ class _Seat:
         """All of it."""
         if self.why is not None:
             return Offer(DraftTree.empty(), (), self.why)
-        tree = self.merged()
+        tree = self.merged() if self._trees else DraftTree.empty()
         done = tuple(self._proposals[index] for index in sorted(self._proposals))
         return Offer(tree, done, None if len(tree) else _guessless(done), tuple(self._paid))
 
@@ -234,7 +243,7 @@ def legal(request: Request, tree: DraftTree) -> DraftTree:
     return tree.keep(allowed)
 
 
-def _ask(drafters: Named, index: int, seats: Sequence[_Seat], info: TargetInfo) -> None:
+def _ask(drafters: Named, index: int, seats: Sequence[_Seat], info: TargetInfo, stalls: bool) -> None:
     """Let one drafter guess for some requests, in vain where it breaks its contract. The time is shared out."""
     name, drafter = drafters[index]
     clock = time.perf_counter()
@@ -250,7 +259,7 @@ def _ask(drafters: Named, index: int, seats: Sequence[_Seat], info: TargetInfo) 
         failure = error
     ms = 1e3 * (time.perf_counter() - clock)
     most = max(STALL_MS, STALL_STEPS * seats[0].plain)
-    if ms > most and failure is None:
+    if stalls and ms > most and failure is None:
         failure = DrafterError(f"took {ms:.0f} ms, the limit is {most:.0f}")
     for place, seat in enumerate(seats):
         tree, fault = DraftTree.empty(), failure
@@ -293,11 +302,11 @@ def _checked(tree: object, index: int, limit: int, vocab_size: int) -> DraftTree
         raise DrafterError(f"proposed {len(tree)} nodes, the limit is {limit}")
     if not len(tree):
         return DraftTree.empty()
-    tokens = _flat("tokens", tree.tokens, "iu")
+    tokens = _flat("tokens", tree.tokens, "iu").tolist()
     parents = _flat("parents", tree.parents, "iu").tolist()
     survival = _flat("survival", tree.survival, "f").tolist()
-    if int(tokens.max()) >= vocab_size:
-        raise DrafterError(f"proposed token {int(tokens.max())}, the vocabulary ends at {vocab_size - 1}")
+    if (last := max(tokens)) >= vocab_size:
+        raise DrafterError(f"proposed token {last}, the vocabulary ends at {vocab_size - 1}")
     laws: dict[int, FloatArray] = {}
     for node, given in tree.laws.items():
         if not isinstance(given, np.ndarray) or given.dtype.kind != "f":
@@ -311,7 +320,7 @@ def _checked(tree: object, index: int, limit: int, vocab_size: int) -> DraftTree
     # budget takes the surest nodes, and no node may be surer than its parent.
     for i, parent in enumerate(parents):
         survival[i] = min(survival[i], survival[parent] if parent >= 0 else 1.0)
-    return DraftTree.of(tokens.tolist(), parents, survival, index, laws)
+    return DraftTree.of(tokens, parents, survival, index, laws)
 
 
 def _flat(what: str, array: object, kinds: str) -> npt.NDArray[Any]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from augury import models
 from augury.budget import Costs
+from augury.durable import replacing
 from augury.engine.costs import Meter, profile, timed
 from augury.engine.tables import VERSION, CostTable
 from augury.errors import InputError
@@ -107,13 +108,8 @@ def _read(path: Path) -> CostTable | None:
 
 def _write(table: CostTable, path: Path) -> None:
     """Whole or not at all; a folder that cannot be written to keeps nothing."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        table.write(aside)
-        aside.replace(path)
-    except OSError:
-        with suppress(OSError):
-            aside.unlink()
+    with suppress(OSError), replacing(path, f".{os.getpid()}") as beside:
+        table.write(beside)
 
 
 def _still(table: CostTable, target: Target) -> Meter | None:

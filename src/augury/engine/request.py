@@ -126,7 +126,7 @@ class Request:
         self._buffer[: len(prompt)] = self._theirs[: len(prompt)] = prompt
         self._length = len(prompt)
         self._shown, self._shown_length = [frozen(self._theirs)], [len(prompt)]
-        self._shown_slot, self._shown_room = [-1], [0]
+        self._shown_slot, self._shown_room, self._shown_floor = [-1], [0], [0.0]
         self.views = tuple(
             View(
                 number,
@@ -143,6 +143,7 @@ class Request:
                 self._shown_slot,
                 self._shown_room,
                 sampler.forced,
+                self._shown_floor,
             )
             for seat in range(len(drafters))
         )
@@ -168,9 +169,9 @@ class Request:
         """Whether nothing more is to come."""
         return self.output.finish is not None or self.error is not None or self.abandoned
 
-    def show(self, room: int) -> None:
-        """Tell the views which slot it got, and how deep a node may be."""
-        self._shown_slot[0], self._shown_room[0] = self.slot, room
+    def show(self, room: int, floor: float = 0.0) -> None:
+        """Tell the views which slot it got, how deep a node may be, and how likely it must be."""
+        self._shown_slot[0], self._shown_room[0], self._shown_floor[0] = self.slot, room, floor
 
     def append(self, tokens: IntArray) -> None:
         """Add emitted tokens."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from augury.tree import DraftTree, Path
 
-_START, _LOWEST, _HIGHEST = 1.2, 0.8, 40.0
+_START, LOWEST, _HIGHEST = 1.2, 0.8, 40.0
 _PRIOR = 8.0  # curvature at the start: some twenty even chances weigh as much
 _FADE = 0.995  # of the curvature, each step: what was learnt a thousand steps ago is forgotten
 _DRIFT = 0.002  # back to the start, each step without a verified node
@@ -43,12 +43,14 @@ class Trust:
         """The tree with survival as it is to be believed."""
         if not len(tree):
             return tree
-        survival = (tree.survival.astype(np.float64) ** self.powers[tree.source]).astype(np.float32)
-        if (tree.source != tree.source[0]).any():  # a child of another drafter may be believed more than its parent
+        sources = tree.source.tolist()
+        powers = {source: float(self.powers[source]) for source in {*sources}}
+        survival = [said ** powers[source] for said, source in zip(tree.survival.tolist(), sources, strict=True)]
+        if len(powers) > 1:  # a child of another drafter may be believed more than its parent
             for i, parent in enumerate(tree.parents.tolist()):
                 if parent >= 0:
                     survival[i] = min(survival[i], survival[parent])
-        return DraftTree(tree.tokens, tree.parents, survival, tree.source, tree.laws)
+        return tree.with_survival(survival)
 
     def learn(
         self,
@@ -67,18 +69,24 @@ class Trust:
             tempered: who tempered it, if another.
             private: drafters of which nothing is learnt.
         """
-        used = (tempered or self).powers.copy()
-        for source in {*np.unique(offered.source).tolist()} - private:
-            own = np.flatnonzero(tree.source == source)
-            power = float(self.powers[source])
-            if not len(own):
+        accepted, sources, tempered_survival = {*path.nodes}, tree.source.tolist(), tree.survival.tolist()
+        for source in sorted({*offered.source.tolist()} - private):
+            power, used = float(self.powers[source]), float((tempered or self).powers[source])
+            if source not in sources:
                 self.powers[source] += _DRIFT * (_START - power)
                 continue
-            stated = np.clip(tree.survival[own].astype(np.float64), 1e-4, 1.0 - 1e-3) ** (1.0 / used[source])
-            p = np.clip(stated**power, 1e-4, 1.0 - 1e-3)
-            log = np.log(p)
-            accepted = np.isin(own, np.asarray(path.nodes, np.intp))
-            slope = float(np.sum(log * (accepted - p) / (1.0 - p)))
-            self._curvatures[source] = _FADE * self._curvatures[source] + float(np.sum(log**2 * p / (1.0 - p)))
-            change = math.exp(min(max(slope / self._curvatures[source], -1.0), 1.0))
-            self.powers[source] = min(max(power * change, _LOWEST), _HIGHEST)
+            slope, curvature = 0.0, _FADE * float(self._curvatures[source])
+            for i, survival in enumerate(tempered_survival):
+                if sources[i] == source:
+                    p = _between(_between(survival) ** (power / used))
+                    log = math.log(p)
+                    slope += log * ((i in accepted) - p) / (1.0 - p)
+                    curvature += log * log * p / (1.0 - p)
+            self._curvatures[source] = curvature
+            change = math.exp(min(max(slope / curvature, -1.0), 1.0))
+            self.powers[source] = min(max(power * change, LOWEST), _HIGHEST)
+
+
+def _between(p: float) -> float:
+    """A probability that neither it nor its opposite is none."""
+    return min(max(p, 1e-4), 1.0 - 1e-3)

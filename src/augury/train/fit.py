@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from augury.datastore.durable import sync
+from augury.durable import replacing
 from augury.errors import InputError, first_line
 from augury.models.block import rms_norm
 from augury.train.learning import Batch, HeadNet, hits, loss
@@ -292,11 +292,8 @@ class Fit:
                 f"{name} step": kept["step"].reshape(1),
             }  # fmt: skip
         told = {"passes": str(self.done), "about": self._about()}
-        aside = self._state.with_name(self._state.name + ".new")
-        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, aside, told)
-        sync(aside)
-        aside.replace(self._state)
-        sync(self._state.parent)
+        with replacing(self._state) as beside:
+            save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, beside, told)
 
     def _resume(self) -> int:
         if not self._state.exists():

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from augury.datastore.durable import sync
+from augury.durable import sync
 from augury.errors import InputError, ModelError, first_line
 from augury.models.target import TargetInfo
 from augury.tree import IntArray
