@@ -512,6 +512,36 @@ def test_minus_infinity_is_only_a_ban():
         assert law[[0, 2, 4]].tolist() == [0, 0, 0]
 
 
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([2, 300, 1500, 5000]),
+    st.sampled_from([1e-300, 1e-6, 0.01, 0.7, 1.0, 1.5, 5.0, 100.0, 1e10, 1e300]),
+    st.sampled_from([0.01, 1.0, 5.0, 50.0]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_draw_without_filters_is_the_race_of_all(seed, size, temperature, spread, ties, bans):
+    rng = np.random.default_rng(seed)
+    row = (spread * rng.normal(size=size) + rng.choice([0.0, 100.0, -1000.0])).astype(np.float32)
+    if ties:
+        row = np.round(row, 1)
+    if bans:
+        row[rng.integers(1, size, size // 2)] = -np.inf
+    noise = Noise(seed, Stream.TARGET)
+    s = Sampler(Sampling(temperature=temperature), size, (), np.zeros(3, np.int32), noise)
+    assert s.draw(row, [7, 7]) == race(s.law(row, [7, 7]), noise.exponential(5, size))
+
+
+def test_noise_that_is_kept_cannot_be_spoilt():
+    waits = Noise(3, Stream.TARGET).exponential(9, 20)
+    with pytest.raises(ValueError, match="read-only"):
+        waits[0] = 1.0
+    assert np.array_equal(waits, Noise(3, Stream.TARGET).exponential(9, 20))
+    assert np.array_equal(waits[:10], Noise(3, Stream.TARGET).exponential(9, 10))
+    assert not np.array_equal(waits, Noise(3, Stream.DRAFT).exponential(9, 20))
+    assert not np.array_equal(waits, Noise(3, Stream.TARGET, 1).exponential(9, 20))
+
+
 # ---- log-probabilities ----------------------------------------------------------------------------------------------
 
 

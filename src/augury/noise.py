@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,10 @@ LawArray = npt.NDArray[np.float64]
 
 _TINY = 1e-300  # a waiting time of zero would make 0 / 0 of a banned token
 _MASK = (1 << 64) - 1
+
+_KEPT = 24
+"""Arrays that are kept: soon after a guess the target's own token of its place is drawn with the same noise, and making
+it takes half of a draw."""
 
 
 class Stream(IntEnum):
@@ -45,12 +50,11 @@ class Noise:
     salt: int = 0
 
     def exponential(self, position: int, n: int) -> LawArray:
-        """f64[n] of independent standard exponentials for the token at an absolute position, all above 0.
+        """f64[n] of independent standard exponentials for the token at an absolute position, all above 0. Read-only.
 
         Entry i belongs to token id i; a smaller n gives the beginning of the same array.
         """
-        draws = self._at(position, 0, 0).standard_exponential(n)
-        return np.maximum(draws, _TINY, out=draws)
+        return _exponential(self, position, n)
 
     def uniform(self, position: int, index: int) -> float:
         """A number in (0, 1) named by position and index; independent of ``exponential``."""
@@ -64,6 +68,14 @@ class Noise:
         key = np.array([self.seed & _MASK, self.stream + (self.salt << 8)], np.uint64)
         counter = np.array([0, kind, index, position], np.uint64)  # the first word counts the blocks of one array
         return np.random.Generator(np.random.Philox(key=key, counter=counter))
+
+
+@lru_cache(maxsize=_KEPT)
+def _exponential(noise: Noise, position: int, n: int) -> LawArray:
+    draws = noise._at(position, 0, 0).standard_exponential(n)
+    np.maximum(draws, _TINY, out=draws)
+    draws.flags.writeable = False
+    return draws
 
 
 def race(weights: LawArray, waits: LawArray) -> int:

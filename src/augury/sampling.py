@@ -42,6 +42,8 @@ from augury.noise import LawArray, Noise, race
 from augury.tree import BoolArray, FloatArray, IntArray
 
 _BANNED = np.float32(-np.inf)
+_MANY = 1024  # tokens among which looking for those that can win a race is sooner done than running it
+_COLD = 1e-3  # temperature below which a guess's law is not reckoned in single precision
 
 
 @runtime_checkable
@@ -303,6 +305,9 @@ class Sampler:
             self._answered or self._repeated or sampling.min_tokens or sampling.bad_words
             or sampling.logit_bias or sampling.processors
         )  # fmt: skip
+        self._filtered = bool(
+            0 < sampling.top_k < vocab_size or sampling.top_p < 1.0 or sampling.min_p > 0.0 or sampling.typical_p < 1.0
+        )
         if sampling.grammar is not None and not self._ends:
             raise InputError(
                 "with a grammar the answer needs an end token to end with; leave out ignore_eos, or give stop_token_ids"
@@ -363,15 +368,24 @@ class Sampler:
         if self._sampling.temperature == 0.0:
             weights = np.exp(scores - np.float32(best))
             return np.asarray(weights / weights.sum(), np.float32)
-        law = self._weights(scores)
-        return np.asarray(law / law.sum(), np.float32)
+        if self._filtered or self._sampling.temperature < _COLD:
+            law = self._weights(scores)
+            return np.asarray(law / law.sum(), np.float32)
+        surplus = scores - np.float32(best)
+        surplus /= np.float32(self._sampling.temperature)
+        np.exp(surplus, out=surplus)
+        surplus /= surplus.sum()
+        return surplus
 
     def draw(self, logits: FloatArray, path: Sequence[int]) -> int:
         """The target's own token behind ``path``: a function of row, seed and position alone. See ``law``."""
         scores = self._scores(logits, path)
         if self._sampling.temperature == 0.0:
             return int(np.argmax(scores))
-        return race(self._weights(scores), self._noise.exponential(self._length + len(path), self._vocab))
+        waits = self._noise.exponential(self._length + len(path), self._vocab)
+        if self._filtered or self._vocab < _MANY:
+            return race(self._weights(scores), waits)
+        return _first(scores, self._sampling.temperature, waits)
 
     def legal(self, path: Sequence[int]) -> int:
         """How many of the first draft tokens the grammar allows, for cutting a draft; without a grammar all."""
@@ -518,6 +532,23 @@ class Sampler:
             return some
         weights[ids] = some
         return weights
+
+
+def _first(scores: FloatArray, temperature: float, waits: LawArray) -> int:
+    """Who wins the race whose weights are exp(scores / temperature): the index that ``race`` gives, sooner.
+
+    The likeliest token has weight 1, so it arrives at its own wait. Who is so unlikely that even the shortest wait of
+    all would bring it later need not run.
+    """
+    best = int(np.argmax(scores))
+    top = float(scores[best])
+    behind = temperature * math.log(float(waits.min()) / float(waits[best]))
+    margin = 1e-5 * (abs(top) + abs(behind)) + 1e-5  # more than rounding does
+    with np.errstate(over="ignore"):  # a tiny temperature sends all but the best to -inf, as it should
+        able = np.flatnonzero(scores >= np.float32(top + behind - margin))
+        surplus = scores[able].astype(np.float64) - top
+        surplus /= temperature
+    return int(able[race(np.exp(surplus), waits[able])])
 
 
 def _nucleus(weights: LawArray, mass: float) -> BoolArray:

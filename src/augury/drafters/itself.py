@@ -3,7 +3,8 @@
 A draft token costs a forward of one row, which memory bounds; fewer bytes are that much faster, and weights of 4 bits
 mostly say what the target says. The drafter reads the keys and values that the target computed of everything
 committed, and writes its own for what it guesses into the rows behind, where verification writes over them: it has no
-prompt to read, nothing to keep in step, and nothing to roll back.
+prompt to read, nothing to keep in step, and nothing to roll back. What followed the same few tokens before is read
+along (``hints.py``): where it says the same, one forward gives several guesses.
 
 Zhang et al. 2023 (skipped layers, "Draft & Verify"); Tiwari et al. 2025 (quantised weights over one cache).
 """
@@ -16,6 +17,7 @@ import numpy as np
 
 from augury.budget import Costs
 from augury.drafters.drafter import View
+from augury.drafters.hints import Hint, Hints
 from augury.drafters.layers import choose_layers
 from augury.drafters.spine import RANKS, Spine
 from augury.drafters.survival import Line
@@ -26,6 +28,9 @@ from augury.tree import FloatArray
 
 WEIGHTS = {"int4": 4, "int8": 8, "bf16": 16}
 """What weights may be kept as, and the bits of each."""
+
+MOST_HINTS = 3
+"""Tokens that are read beside the one it goes on from: four rows share what is read of weights in 4 or 8 bits."""
 
 WHOLE = (*[Line(0.6, 4.5)] * RANKS, *[Line(0.2, 4.0)] * RANKS, Line(0.2, 3.5))
 FEWER = (*[Line(0.85, 1.5)] * RANKS, *[Line(0.2, 1.2)] * RANKS, Line(0.2, 1.2))
@@ -76,8 +81,14 @@ class Itself(Spine):
         super().__init__(depth, width, WHOLE if len(kept) == count else FEWER, costs)
         self.layers = tuple(kept)
         self._guess = target.shorten(WEIGHTS[weights], self.layers)
+        self._hints = Hints()
 
     together = True
+
+    def close(self, view: View) -> None:
+        """Forget a request."""
+        super().close(view)
+        self._hints.forget(view)
 
     def rows_together(self, asked: Sequence[tuple[View, Sequence[Sequence[int]]]]) -> list[Sequence[FloatArray]]:
         """A row each of several requests, in one forward."""
@@ -91,3 +102,16 @@ class Itself(Spine):
         (path,) = paths
         last = path[-1] if path else view.tokens[-1]
         return list(self._guess(view.slot, len(path), np.array([last], np.int32)))
+
+    def beyond(self, view: View, path: Sequence[int], most: int) -> Sequence[Hint]:
+        """What followed the same few tokens before."""
+        return self._hints.after(view, path, min(most, MOST_HINTS))
+
+    def rows_along(self, view: View, path: Sequence[int], beyond: Sequence[Hint]) -> Sequence[FloatArray]:
+        """The same of several tokens in a row."""
+        last = path[-1] if path else view.tokens[-1]
+        return list(self._guess(view.slot, len(path), np.array([last, *(h.token for h in beyond)], np.int32)))
+
+    def heard(self, view: View, hint: Hint, right: bool) -> None:
+        """Learn which hints are right."""
+        self._hints.learn(view, hint, right)

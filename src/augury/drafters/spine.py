@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from augury.budget import Costs
 from augury.drafters.drafter import Drafter, Observation, View
+from augury.drafters.hints import Hint
 from augury.drafters.survival import Line, Rates, Survival
 from augury.errors import InputError
 from augury.noise import LawArray, race
@@ -197,18 +198,53 @@ class Spine(Drafter):
                 return [g.tree() for g in growths]
             clock = time.perf_counter()
             first = not growing[0].survival
+            most, forwards = max(len(g.read) for g in growing), 1.0
             if len(growing) == 1:
-                found = [self.rows(growing[0].view, [leaf.path for leaf in growing[0].read])]
+                forwards /= self._alone(growing[0])
             else:
                 found = self.rows_together([(g.view, [leaf.path for leaf in g.read]) for g in growing])
-            chosen = [
-                [self._choices(g, row, leaf.path) for row, leaf in zip(rows, g.read, strict=True)]
-                for g, rows in zip(growing, found, strict=True)
-            ]
-            most = max(len(g.read) for g in growing)
-            self._took(1e3 * (time.perf_counter() - clock) / len(growing), 0 if first else most, len(growing))
-            for g, choices in zip(growing, chosen, strict=True):
-                g.add(choices, self.beam)
+                for g, rows in zip(growing, found, strict=True):
+                    g.add([self._choices(g, row, leaf.path) for row, leaf in zip(rows, g.read, strict=True)], self.beam)
+            ms = 1e3 * (time.perf_counter() - clock)
+            self._took(forwards * ms / len(growing), 0 if first else most, len(growing))
+
+    def _alone(self, growth: _Growth) -> int:
+        """One forward for a tree that grows alone; gives how many levels it grew."""
+        paths = [leaf.path for leaf in growth.read]
+        most = min(growth.deepest - len(paths[0]), growth.limit - len(growth.tokens)) - 1
+        beyond = self.beyond(growth.view, paths[0], most) if len(paths) == 1 else ()
+        if not beyond:
+            rows = self.rows(growth.view, paths)
+            growth.add([self._choices(growth, row, path) for row, path in zip(rows, paths, strict=True)], self.beam)
+            return 1
+        levels = 0
+        for row in self.rows_along(growth.view, paths[0], beyond):
+            (leaf,) = growth.read
+            choices = self._choices(growth, row, leaf.path)
+            growth.add([choices], self.beam)
+            levels += 1
+            if levels > len(beyond) or not choices:
+                break
+            hint = beyond[levels - 1]
+            right = choices[0].token == hint.token
+            self.heard(growth.view, hint, right)
+            if not right or not growth.leaves:
+                break
+            growth.read, growth.leaves = growth.leaves[:1], growth.leaves[1:]
+        return levels
+
+    def beyond(self, view: View, path: Sequence[int], most: int) -> Sequence[Hint]:
+        """At most ``most`` tokens that may come behind a path, to be read in the same forward as its end; for drafters
+        with a ``beam`` of 1.
+        """
+        return ()
+
+    def rows_along(self, view: View, path: Sequence[int], beyond: Sequence[Hint]) -> Sequence[FloatArray]:
+        """``rows`` of a path, and of what it becomes with each of the tokens beyond, for drafters that name some."""
+        raise NotImplementedError
+
+    def heard(self, view: View, hint: Hint, right: bool) -> None:
+        """Whether the drafting model said the same as a token beyond."""
 
     def rows_together(self, asked: Sequence[tuple[View, Sequence[Sequence[int]]]]) -> list[Sequence[FloatArray]]:
         """``rows`` of several requests at once, for drafters that can."""
@@ -281,11 +317,12 @@ class Spine(Drafter):
     def _choices(self, growth: _Growth, logits: FloatArray, path: Sequence[int]) -> list[Choice]:
         view = growth.view
         law = view.guess(logits, path, self.ids)
-        if not law.any():
+        most = float(law.max())
+        if most <= 0.0:
             return []
         width = self.width if view.rule != "block" else 1  # which judges one path alone
         if view.temperature == 0.0:
-            likely = np.flatnonzero(law >= min(LEAST, float(law.max())))
+            likely = np.flatnonzero(law >= min(LEAST, most))
             best = likely[np.argsort(-law[likely], kind="stable")][:width]
             return self._ranked(GREEDY, best, law)
         waits = growth.waits.get(len(path))
@@ -295,6 +332,8 @@ class Spine(Drafter):
         if view.rule != "coupled":
             drawn = race(law.astype(np.float64), waits)
             return [Choice(self._token(drawn), DRAWN, inside(float(law @ law)), self._wide(law))]
+        if width == 1:
+            return self._ranked(COUPLED, np.array([race(law.astype(np.float64), waits)]), law)
         speed = law.astype(np.float64) / waits
         some = min(width, len(law))
         first = np.argpartition(-speed, some - 1)[:some]

@@ -112,6 +112,30 @@ static inline vec where_finite(vec key, vec v)
                  _mm256_and_ps(_mm256_cmp_ps(key.b, least, _CMP_NEQ_UQ), v.b)};
 }
 
+/* Sixteen whole numbers of -128 to 127, as bytes. */
+static inline void store_bytes(int8_t *p, vec v)
+{
+    const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(v.a), _mm256_cvtps_epi32(v.b));
+    const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
+    _mm_storeu_si128((__m128i *)p,
+                     _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
+}
+static inline __m256 half_words(const bf16 *p)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+}
+static inline vec load_words(const bf16 *p) /* sixteen bfloat16 in natural order */
+{
+    return (vec){half_words(p), half_words(p + 8)};
+}
+/* Lane i's bit is set where v is not below `least`. */
+static inline unsigned lanes_from_on(vec v, float least)
+{
+    const __m256 l = _mm256_set1_ps(least);
+    return (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(v.a, l, _CMP_GE_OQ)) |
+           (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(v.b, l, _CMP_GE_OQ)) << 8;
+}
+
 static inline __m256i half_line_of(const bf16 *p) { return _mm256_loadu_si256((const __m256i *)p); }
 static inline line line_of(const bf16 *p) { return (line){half_line_of(p), half_line_of(p + 16)}; }
 static inline void store_line(bf16 *p, line l)
@@ -169,6 +193,10 @@ static inline bits_reg bits_all(const float *four) { return _mm256_castps_si256(
 static inline bits_reg low_halves(bits_reg words) { return _mm256_and_si256(words, _mm256_set1_epi8(15)); }
 static inline bits_reg high_halves(bits_reg words) { return low_halves(_mm256_srli_epi16(words, 4)); }
 static inline reg bits_float(bits_reg v) { return _mm256_cvtepi32_ps(v); }
+static inline reg bytes_float(const uint8_t *p)
+{
+    return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
 /* To each word the sum of its four bytes (0..255) times four signed ones. Without VNNI two products at a time must fit
  * 16 bits. */
 #ifdef __AVXVNNI__
@@ -184,8 +212,3 @@ static inline bits_reg bits_dot(bits_reg sum, bits_reg bytes, bits_reg by)
     return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(bytes, by), _mm256_set1_epi16(1)));
 }
 #endif
-static inline void bits_widen(const uint32_t *p, reg *low, reg *high)
-{
-    *low = low_of(bits_load(p));
-    *high = high_of(bits_load(p));
-}

@@ -47,6 +47,21 @@ static inline vec where_finite(vec key, vec v)
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(key, all(-INFINITY), _CMP_NEQ_UQ), v);
 }
 
+/* Sixteen whole numbers of -128 to 127, as bytes. */
+static inline void store_bytes(int8_t *p, vec v)
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(v)));
+}
+static inline vec load_words(const bf16 *p) /* sixteen bfloat16 in natural order */
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
+}
+/* Lane i's bit is set where v is not below `least`. */
+static inline unsigned lanes_from_on(vec v, float least)
+{
+    return _mm512_cmp_ps_mask(v, all(least), _CMP_GE_OQ);
+}
+
 static inline line line_of(const bf16 *p) { return _mm512_loadu_si512(p); }
 static inline void store_line(bf16 *p, line l) { _mm512_storeu_si512(p, l); }
 static inline vec low_half(line l) { return _mm512_castsi512_ps(_mm512_slli_epi32(l, 16)); }
@@ -95,6 +110,10 @@ static inline bits_reg bits_all(const float *four) { return _mm512_castps_si512(
 static inline bits_reg low_halves(bits_reg words) { return _mm512_and_si512(words, _mm512_set1_epi8(15)); }
 static inline bits_reg high_halves(bits_reg words) { return low_halves(_mm512_srli_epi16(words, 4)); }
 static inline reg bits_float(bits_reg v) { return _mm512_cvtepi32_ps(v); }
+static inline reg bytes_float(const uint8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 /* To each word the sum of its four bytes (0..255) times four signed ones. Without VNNI two products at a time must fit
  * 16 bits. */
 #ifdef __AVX512VNNI__
@@ -107,8 +126,3 @@ static inline bits_reg bits_dot(bits_reg sum, bits_reg bytes, bits_reg by)
     return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(bytes, by), _mm512_set1_epi16(1)));
 }
 #endif
-static inline void bits_widen(const uint32_t *p, reg *low, reg *high)
-{
-    *low = low_half(bits_load(p));
-    *high = high_half(bits_load(p));
-}

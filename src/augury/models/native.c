@@ -41,7 +41,7 @@
 
 typedef uint16_t bf16;
 
-enum { LANES = 16, BLOCK = 32, GROUP = 12, LOW_GROUP = 4, MAX_HEAD_DIM = 512 };
+enum { LANES = 16, BLOCK = 32, GROUP = 12, LOW_GROUP = 4, GUESS_ROWS = 16, MAX_HEAD_DIM = 512 };
 enum { ROWS, QKV, HEADS, ATTENTION, OUT, GATE_UP, DOWN, LOGITS, PHASES };
 
 /* ------------------------------------------------------------------ what Python hands over (native.py mirrors) */
@@ -68,13 +68,17 @@ typedef struct {
     int64_t layers, hidden, width /* hidden, padded to 32 */, heads, kv_heads, head_dim, head_pad /* to 16 */,
         value_pad /* head_dim to 32 */, inner /* intermediate, to 16 */, qkv_width /* to 32 */, vocab_pad /* to 32 */;
     int64_t capacity /* cache rows, to 32 */, slot_keys, slot_values /* bfloat16 of one slot, all layers */, threads, gelu;
-    float eps, attn_scale, attn_softcap, logit_softcap, embed_scale, unused;
+    float eps, attn_scale, attn_softcap, logit_softcap, embed_scale, near /* see below */;
     const bf16 *embed; /* [vocab][hidden], natural order */
     const float *final_norm;
     const Layer *layer;
     const bf16 *const *weights; /* [4 * layers + 1][threads]: each thread's share of qkv, o, gate_up, down, ..., head; of a
                                  * draft head one more, fuse */
     int64_t bits;               /* of a weight there: 16, or 8 or 4 as in lowbits.h */
+    const bf16 *head_rows;      /* for fewer than 16 bits: the head, [vocab][hidden] in natural order, */
+    int64_t vocab, nearest;     /* how many logits sharpen.h computes anew at most: those within `near` of the greatest, */
+    float *greatest;            /* and its scratch: [threads][GUESS_ROWS], */
+    int32_t *bins, *candidates; /* [threads][GUESS_ROWS][BINS] and [GUESS_ROWS][nearest] */
     const int64_t *order;       /* the layers that run, ascending */
     int64_t used;               /* how many */
     bf16 *tapped;               /* [slot][capacity][taps][width]: hidden states kept beside keys and values */
@@ -448,8 +452,7 @@ static void linear(Worker *me, int64_t op, const float *panels, int64_t depth, i
     const Model *m = me->model;
     const bf16 *w = m->weights[op * m->threads + me->index];
     const int64_t first = share(blocks, me->index, me->threads), last = share(blocks, me->index + 1, me->threads);
-    const int64_t bits = m->bits, groups = (depth + BLOCK - 1) / BLOCK;
-    const int64_t pitch = bits == 16 ? depth * BLOCK : depth * BLOCK * bits / 16 + groups * 2 * BLOCK;
+    const int64_t bits = m->bits, pitch = bits == 16 ? depth * BLOCK : 2 * low_words(depth, bits);
     float pair[GROUP * BLOCK] __attribute__((aligned(64))); /* two blocks of at most 6 rows fit too */
     float bytes[bits < 16 ? m->rows * row_words(depth) : 1];
     if (bits < 16)
@@ -483,6 +486,8 @@ static void linear(Worker *me, int64_t op, const float *panels, int64_t depth, i
         }
     }
 }
+
+#include "sharpen.h"
 
 /* --------------------------------------------------------------------------- rows: embedding, norms, residual */
 
@@ -866,6 +871,7 @@ static void forward(Worker *me)
     if (logit_rows) {
         const int64_t first_row = m->group_start[rows - logit_rows];
         linear(me, 4 * m->layers, m->inputs, m->width, m->vocab_pad / BLOCK, m->logits, m->vocab_pad, NULL, first_row);
+        if (m->bits < 16) sharpen(me, first_row);
         if (m->logit_softcap > 0.0f) cap_logits(me, first_row);
         end_phase(me, LOGITS);
     }

@@ -46,10 +46,12 @@ LANES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType(
 })  # fmt: skip
 """Kinds of registers the kernel is written for, best first: what the CPU must have, what the compiler is told."""
 
-_SOURCES = [Path(__file__).with_name(name) for name in ("native.c", "lowbits.h", "lanes512.h", "lanes256.h")]
+_SOURCES = [
+    Path(__file__).with_name(name) for name in ("native.c", "lowbits.h", "sharpen.h", "lanes512.h", "lanes256.h")
+]
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-std=gnu11", "-shared", "-fPIC", "-pthread")
-_LANES, _BLOCK, _GROUP = 16, 32, 12  # as in native.c
-_NEAR, _NEAREST = 2.0, 32  # logits in fewer bits that are so near the greatest are computed anew, so many at most
+_LANES, _BLOCK, _GROUP, _BINS = 16, 32, 12, 64  # as in native.c
+_NEAR, _NEAREST = 8.0, 512  # logits in fewer bits that are so near the greatest are computed anew, so many at most
 
 
 # ------------------------------------------------------------------------------------------------- building
@@ -230,9 +232,15 @@ class _Model(ctypes.Structure):
                 "capacity slot_keys slot_values threads gelu"
             ).split()
         ),
-        *((x, ctypes.c_float) for x in "eps attn_scale attn_softcap logit_softcap embed_scale unused".split()),
+        *((x, ctypes.c_float) for x in "eps attn_scale attn_softcap logit_softcap embed_scale near".split()),
         *((x, _P) for x in "embed final_norm layer weights".split()),
         ("bits", _I),
+        ("head_rows", _P),
+        ("vocab", _I),
+        ("nearest", _I),
+        ("greatest", _P),
+        ("bins", _P),
+        ("candidates", _P),
         ("order", _P),
         ("used", _I),
         ("tapped", _P),
@@ -459,6 +467,7 @@ class NativeForward:
         self.embed = weights["embed"].to(torch.bfloat16).contiguous()
         self._embed_bits = self.embed.view(torch.int16).numpy().view(np.uint16)
         m.embed = self.embed.data_ptr()
+        self._head_rows = self._embed_bits if c.tied else None  # [V, d] in natural order, made when it is needed
         self.final_norm = weights["final_norm"].float()
         m.final_norm = self._floats(self.final_norm, m.width)
         self._ropes = [
@@ -473,9 +482,9 @@ class NativeForward:
         """Room for all linears in so many bits a weight."""
         sizes = []
         for blocks, depth in self._linears:
-            one = 2 * depth if bits == 16 else depth * bits // 8 + 4 * -(-depth // _BLOCK)
+            one = 2 * depth * _BLOCK if bits == 16 else 4 * (_BLOCK + -(-depth // _BLOCK) * _LANES + depth * bits)
             cuts = [blocks * t // self.threads for t in range(self.threads + 1)]
-            sizes.append([(b - a) * one * _BLOCK for a, b in itertools.pairwise(cuts)])
+            sizes.append([(b - a) * one for a, b in itertools.pairwise(cuts)])
         return _Stretch(self._library, sizes)
 
     def _linear(self, weights: Mapping[str, torch.Tensor], op: int) -> torch.Tensor:
@@ -598,47 +607,41 @@ class NativeForward:
         return self._logits[:rows, : self.config.outputs], self._hidden[:rows, : self.config.hidden_size]
 
     def shorten(self, bits: int, layers: Sequence[int]) -> Short:
-        """See ``Shortens``. Weights of 4 or 8 bits are made once and kept: 5/16 or 9/16 of those of ``run``.
+        """See ``Shortens``. Weights of 4 or 8 bits are made once and kept: 9/32 or 17/32 of those of ``run``, and
+        the head once more in natural order where it is not the embedding.
 
-        Of logits in fewer bits those that may be the greatest are computed anew with the head as it is: among tokens
-        that nearly tie, few bits choose wrongly.
+        Of logits in fewer bits the likely ones are computed anew with the head as it is: among tokens that nearly tie
+        few bits choose wrongly, and a draw races all of them.
         """
-        order = checked_layers(layers, self.config.layers)
+        c = self.config
+        order = checked_layers(layers, c.layers)
         weights = self._low[bits] = self._low.get(bits) or self._lowered(bits)
         # A struct of its own: an interrupt at any moment must leave that of ``run`` as it is.
         own = _Model.from_buffer_copy(self._model)
         own.weights, own.bits = weights.addresses.ctypes.data, bits
         own.order, own.used = order.ctypes.data, len(order)
         own.taps = 0
-        keep = (weights, order)
+        if bits < 16 and self._head_rows is None:
+            self._head_rows = self._words(np.arange(c.vocab_size, dtype=np.int32))
+        if self._head_rows is not None:
+            own.head_rows = self._head_rows.ctypes.data
+        own.vocab, own.near, own.nearest = c.vocab_size, _NEAR, _NEAREST
+        greatest = _zeros((self.threads, GUESS_ROWS), np.float32)
+        bins = _zeros((self.threads, GUESS_ROWS, _BINS), np.int32)
+        candidates = _zeros((GUESS_ROWS, _NEAREST), np.int32)
+        own.greatest, own.bins, own.candidates = (x.ctypes.data for x in (greatest, bins, candidates))
+        keep = (weights, order, greatest, bins, candidates)
 
         def short(segments: Sequence[Segment]) -> FloatArray:
             rows = sum(len(segment.tokens) for segment in segments)
             if bits < 16 and rows > GUESS_ROWS:
                 raise InputError(f"weights of {bits} bits take {GUESS_ROWS} rows at a time, got {rows}")
             assert keep  # what C reads
-            logits, hidden = self._run(own, segments, logits=True)
+            logits, _ = self._run(own, segments, logits=True)
             assert logits is not None
-            assert hidden is not None
-            if bits < 16:
-                for row, state in zip(logits, hidden, strict=True):
-                    self._sharpen(row, state)
             return logits
 
         return short
-
-    def _sharpen(self, logits: FloatArray, hidden: FloatArray) -> None:
-        """Replace the greatest of f32[V] logits by those of the head in 16 bits, for the hidden state f32[d]."""
-        near = np.flatnonzero(logits >= logits.max() - _NEAR).astype(np.int32)
-        if len(near) > _NEAREST:
-            near = near[np.argpartition(-logits[near], _NEAREST)[:_NEAREST]]
-        # In numpy: each call of torch costs more than this arithmetic.
-        bits = hidden.view(np.uint32)
-        rounded = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)  # to the nearest bfloat16
-        exact = (self._words(near).astype(np.uint32) << 16).view(np.float32) @ rounded.view(np.float32)
-        if cap := self.config.logit_softcap:
-            exact = cap * np.tanh(exact / cap)
-        logits[near] = exact
 
     def tap(self, layers: Sequence[int]) -> None:
         """See ``Taps``."""

@@ -64,6 +64,10 @@ class Tokenizer:
         vocab = sorted((id, token, id in self._special) for token, id in self._backend.get_vocab().items())
         return hashlib.sha256(json.dumps(vocab).encode()).hexdigest()
 
+    def save(self, path: Path) -> None:
+        """Write a ``tokenizer.json``."""
+        self._backend.save(str(path))
+
     def id(self, token: str) -> int | None:
         """Id of a token as it is spelt in the vocabulary, or None."""
         found: int | None = self._backend.token_to_id(token)
