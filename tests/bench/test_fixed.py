@@ -7,7 +7,7 @@ import pytest
 from made import pair
 
 import augury
-from augury.bench.fixed import HINDSIGHT, LENGTHS, RULE, First, measure, settings, standings
+from augury.bench.fixed import HINDSIGHT, LENGTHS, RULE, RULE_OF_ALL, TOGETHER, First, measure, settings, standings
 from augury.bench.prompts import Prompt
 from augury.drafters.drafter import Drafter
 from augury.tree import DraftTree
@@ -51,7 +51,8 @@ def test_every_setting_answers_as_plain_decoding_does():
         *(f"prediction > suffix > self, {n}" for n in LENGTHS),
     ]
     (found,) = measure(engine, [Prompt("a", "qa", "Count from one to ten.")], max_tokens=12, rounds=1)
-    assert {*found} == {RULE, *names}
+    assert {*found} == {RULE, RULE_OF_ALL, *names}
+    assert len(found[RULE]) == len(found[RULE_OF_ALL]) == len(names) / TOGETHER
     assert all(one.same for pairs in found.values() for one in pairs)
     drafted = {name: found[name][0].drafted.figures for name in names}
     assert all(drafted[f"self, {n}"].drafted <= n * drafted[f"self, {n}"].steps for n in LENGTHS)

@@ -377,11 +377,162 @@ def test_an_answer_of_a_clock_that_is_ahead_is_not_shared(bucket, tmp_path, cloc
     push(one, bucket, MOST)
     pull(two, bucket, MOST, 10)
     assert known(two) == [[2]]
-    bucket.replace(f"forgotten/{YOU}-ffffffff", b"")
+
+
+FAR = ("ffffffff", f"{NOON + 9 * 3600:08x}")
+
+
+@pytest.mark.parametrize("who", [ME, directory.EVERYONE])
+@pytest.mark.parametrize("far", FAR)
+def test_a_mark_of_a_clock_far_ahead_forgets_once_what_was_learnt_before(bucket, tmp_path, clock, far, who):
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    learn(one, [1])
+    push(one, bucket, MOST)
+    pull(two, bucket, MOST, 10)
+    bucket.replace(f"forgotten/{who}-{far}", b"")
+    clock.now += 10
+    push(one, bucket, MOST)
+    assert (known(one), there(bucket)) == ([], {})
+    assert [*bucket.sizes("forgotten")] == [f"{who}-{NOON + 130:08x}"], "as of when it was first seen"
     clock.now += 1000
-    learn(two, [3], tenant=YOU)
-    push(two, bucket, MOST)
-    assert known(two, YOU) == [], "until the clocks agree"
+    learn(one, [2])
+    learn(two, [3])  # has not heard of it yet
+    for _ in range(3):
+        clock.now += 1000
+        for place in (one, two):
+            push(place, bucket, MOST)
+            pull(place, bucket, MOST, 10)
+    pull(three, bucket, MOST, 10)
+    assert [known(place) for place in (one, two, three)] == [[[2], [3]]] * 3
+    assert [*bucket.sizes("forgotten")] == [f"{who}-{NOON + 130:08x}"]
+
+
+@pytest.mark.parametrize("far", FAR)
+def test_who_only_pulls_obeys_a_mark_of_a_clock_far_ahead_once(bucket, tmp_path, clock, far):
+    one, two = tmp_path / "one", tmp_path / "two"
+    for place, number in ((one, 1), (two, 9)):
+        learn(place, [number])
+        push(place, bucket, MOST)
+    bucket.replace(f"forgotten/{ME}-{far}", b"")
+    assert pull(one, bucket, MOST, 10).forgotten == 1
+    assert known(one) == []
+    clock.now += 1000
+    learn(one, [2])
+    for _ in range(12):
+        clock.now += 3600  # until the time of the nearer one is over
+        assert pull(one, bucket, MOST, 10).forgotten == 0
+    assert known(one) == [[2]]
+    answers.forget(one, ME)
+    clock.now += 100
+    learn(one, [3])
+    pull(one, bucket, MOST, 10)
+    assert known(one) == [[3]], "what is forgotten here later is forgotten too"
+    clock.now += OLDEST_S - 1000
+    learn(one, [4])
+    for _ in range(3):
+        clock.now += 1000
+        pull(one, bucket, MOST, 10)
+    assert [4] in known(one), "nor when it was long ago"
+    push(one, bucket, MOST)
+    assert f"{ME}-{far}" not in bucket.sizes("forgotten")
+    assert (one / LIST).read_bytes() == b""
+
+
+def test_a_push_that_is_stopped_keeps_the_moment_of_a_mark_far_ahead(bucket, tmp_path, clock, monkeypatch):
+    one = tmp_path / "one"
+    learn(one, [1])
+    bucket.replace(f"forgotten/{ME}-ffffffff", b"")
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(exchange, "_clean", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            push(one, bucket, MOST)
+    clock.now += 1000
+    learn(one, [2])
+    push(one, bucket, MOST)
+    assert there(bucket) == {ME: [[2]]}
+    assert [*bucket.sizes("forgotten")] == [f"{ME}-{NOON + 120:08x}"]
+
+
+def test_who_was_forgotten_under_a_clock_far_ahead_is_forgotten_as_of_the_first_push(bucket, tmp_path, clock):
+    one, two = tmp_path / "one", tmp_path / "two"
+    for place in (one, two):
+        learn(place, [1])
+        push(place, bucket, MOST)
+    clock.now += 10 * 365 * 24 * 3600
+    answers.forget(one, ME)
+    clock.now = NOON + 50
+    push(one, bucket, MOST)
+    assert there(bucket) == {}
+    assert [*bucket.sizes("forgotten")] == [f"{ME}-{NOON + 170:08x}"]
+    clock.now += 1000
+    learn(two, [2])
+    for _ in range(2):
+        push(two, bucket, MOST)
+        pull(one, bucket, MOST, 10)
+        clock.now += 1000
+    assert known(one) == known(two) == [[2]]
+
+
+def test_a_clock_that_is_behind_shortens_no_forgetting(bucket, tmp_path, clock):
+    """To it a sound mark is ahead."""
+    one, two, behind = (tmp_path / name for name in ("one", "two", "behind"))
+    learn(one, [1])
+    learn(two, [1])
+    answers.forget(one, ME)
+    push(one, bucket, MOST)
+    answers.forget(one, ME)
+    push(one, bucket, MOST)
+    clock.now -= 2000
+    learn(behind, [5], tenant=YOU)
+    push(behind, bucket, MOST)
+    clock.now += 2000
+    pull(two, bucket, MOST, 10)
+    assert known(two) == []
+
+
+def test_a_clock_that_is_behind_deletes_no_newer_answers(bucket, tmp_path, clock):
+    one, behind = tmp_path / "one", tmp_path / "behind"
+    learn(one, [1])
+    clock.now += 500
+    learn(one, [2])
+    push(one, bucket, MOST)
+    clock.now = NOON + 100
+    learn(behind, [3])
+    for _ in range(2):
+        push(behind, bucket, MOST)
+        pull(behind, bucket, MOST, 10)
+        assert known(behind) == [[1], [3]]
+    Flaky.calm()
+    push(behind, bucket, MOST)
+    assert Flaky.written == [], "once"
+    clock.now = NOON + 600
+    assert sorted(text for text in there(bucket)[ME]) == [[1], [1], [2], [3]], "side by side"
+    pull(tmp_path / "two", bucket, MOST, 10)
+    assert known(tmp_path / "two") == [[1], [2], [3]]
+    push(one, bucket, MOST)
+    assert there(bucket) == {ME: [[1], [2], [3]]}
+    assert len(bucket.sizes("answers")) == 1
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_what_no_forgetting_would_reach_does_not_stay_in_a_store(bucket, tmp_path, clock, forgotten):
+    """Of a clock that is ahead by more than ours may be behind; or of a tenant who has just been forgotten."""
+    one, ahead = tmp_path / "one", tmp_path / "ahead"
+    learn(one, [1])
+    clock.now += 1800 if forgotten else 9000
+    learn(ahead, [2])
+    push(ahead, bucket, MOST)
+    clock.now = NOON + 5
+    if forgotten:
+        push(one, bucket, MOST)
+        assert [2] in there(bucket)[ME]
+        answers.forget(one, ME)
+    push(one, bucket, MOST)
+    assert there(bucket) == ({} if forgotten else {ME: [[1]]})
 
 
 def test_a_lineage_that_began_before_ends_whatever_is_left_of_it(bucket, tmp_path, clock):

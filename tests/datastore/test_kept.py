@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from augury.datastore import answers
+from augury.datastore import answers, directory
 from augury.datastore.answers import Answers, News, Reach
 from augury.datastore.directory import OLD, YOUNG
 from augury.datastore.records import HEAD, HEADER_BYTES, Record, Unfit
@@ -327,6 +327,44 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch, fails, before)
     assert lists(store(tmp_path).read(ME)) == [*([n] for n in range(before)), [9]]
 
 
+@pytest.mark.parametrize("tenant", [ME, None])
+def test_who_is_stopped_while_it_forgets_has_listed_it(tmp_path, monkeypatch, tenant):
+    """Else what is deleted here would come back from elsewhere."""
+    written(tmp_path, [[1]])
+    directory.exchanged(tmp_path)
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(directory, "delete", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            answers.forget(tmp_path, tenant)
+    assert [*directory.forgotten(tmp_path)] == [tenant or directory.EVERYONE]
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_on_a_full_disk_forgetting_makes_the_room_that_its_list_takes(tmp_path, monkeypatch, error):
+    written(tmp_path, [[1]])
+    directory.exchanged(tmp_path)
+    write = directory.write
+
+    def full(path, data):
+        if list(tmp_path.glob("*.young")):
+            raise OSError(error, os.strerror(error))
+        write(path, data)
+
+    monkeypatch.setattr(directory, "write", full)
+    if error == errno.EIO:
+        with pytest.raises(OSError, match="Input/output error"):
+            answers.forget(tmp_path, ME)
+        assert store(tmp_path).read(ME) is not None
+        assert directory.forgotten(tmp_path) == {}
+    else:
+        assert answers.forget(tmp_path, ME) > 0
+        assert [*directory.forgotten(tmp_path)] == [ME]
+
+
 def test_who_may_not_write_may_read(tmp_path, monkeypatch):
     written(tmp_path, [[1, 2], [3]])
     young(tmp_path).write_bytes(young(tmp_path).read_bytes()[:-2])
@@ -404,7 +442,7 @@ def test_other_failures_of_the_lock_are_not_hidden(tmp_path, monkeypatch):
 WRITER = """
 import sys, numpy as np
 from pathlib import Path
-from augury.datastore import answers
+from augury.datastore import answers, directory
 answers._BRIEFLY_S = 60  # nothing may be left out
 it = answers.Answers(Path(sys.argv[1]), "letters", 25_000, 10, print)
 for n in range(150):

@@ -162,6 +162,27 @@ def test_what_is_named_again_or_by_somebody_else_is_not_deleted(flaky, mine, tmp
     assert same(tmp_path / "copy", tmp_path / "others")
 
 
+def test_a_piece_that_another_push_deletes_before_it_is_named_is_sent_again(flaky, mine, theirs, tmp_path, monkeypatch):
+    push(mine, flaky, HOUR)
+    shutil.copytree(mine, tmp_path / "copy")
+    changed(mine)
+    push(mine, flaky, HOUR)
+    send, told = publish._send, []
+
+    def overtaken(*given):
+        sent = send(*given)
+        if not told:
+            told.append(len(sent))
+            push(mine, flaky, 0.0)
+        return sent
+
+    monkeypatch.setattr(publish, "_send", overtaken)
+    done = push(tmp_path / "copy", flaky, HOUR)
+    assert (told, done.pieces, done.bytes) == ([0], 1, Index(tmp_path / "copy").manifest.size)
+    pull(theirs, flaky, PLENTY)
+    assert same(tmp_path / "copy", theirs)
+
+
 @pytest.mark.parametrize("damage", [b"", b"[]", b"{bad", b'{"a": []}', b"[" * 100_000])
 def test_a_damaged_list_of_what_is_left_only_begins_the_grace_anew(flaky, mine, damage):
     push(mine, flaky, HOUR)

@@ -3,8 +3,9 @@
     python -m augury.bench.fixed --limit 1 --max-tokens 64
 
 A fixed setting verifies all that is guessed at every step: what other systems are told by an option, here it is a
-measuring aid. Prompts are answered plainly, by the rule, and under every setting in turn. The last row is what somebody
-would have had who knew beforehand which setting is the best for each kind of prompt.
+measuring aid. Every few settings a prompt is answered plainly and by the rule again, for a machine's speed drifts while
+all of them have their turn. The last row is what somebody would have had who knew beforehand which setting is the best
+for each kind of prompt; as the best of many measurements it is also the luckiest of them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from augury.api import automatic
 from augury.bench.paired import Pair, arms
 from augury.bench.prompts import Prompt, own, read, select
 from augury.bench.ratios import geometric_mean, interval
@@ -30,7 +32,11 @@ from augury.tree import DraftTree
 DRAFTERS = ("ngram", "suffix", "recycle", "lookahead", "self", "eagle")
 LENGTHS = (1, 2, 4, 8)
 CHAINS = (("prediction", "suffix", "self"), ("prediction", "suffix", "eagle"), ("prediction", "ngram", "eagle"))
+TOGETHER = 6
+"""Settings that share a plain answer, and stand beside an answer by the rule."""
+
 RULE = "the rule"
+RULE_OF_ALL = "the rule over all drafters"
 HINDSIGHT = "best setting of each kind"
 
 
@@ -107,7 +113,8 @@ def measure(
     """Pairs of the rule and of every setting, greedy; gives after every prompt what there is.
 
     Args:
-        rule: an engine with a table of costs; settings are made of its drafters, and it must be free.
+        rule: an engine with a table of costs; settings are made of its drafters, and it must be free. It is measured
+            with the drafters that are asked when nothing is said, and with all that settings are made of.
         prompts: at least one.
         max_tokens: of each answer.
         rounds: how often every prompt is answered each way.
@@ -118,26 +125,31 @@ def measure(
     # Without a table of costs all that is guessed is verified.
     fixed = Engine(rule.target, made, tokenizer=rule.tokenizer, template=rule.template, eos_ids=rule.eos_ids)
     used = {*DRAFTERS, *(name for chain in CHAINS for name in chain)}
-    names = tuple(name for name, _ in rule.parts.drafters if name in used)
-    against = [(name,) for name, _ in made]
-    answered = zip(
-        arms(rule, prompts, Sampling(), [names], max_tokens=max_tokens, rounds=rounds, warm=True),
-        arms(fixed, prompts, Sampling(), against, max_tokens=max_tokens, rounds=rounds, warm=True),
-        strict=True,
-    )  # a prompt by the rule, the same prompt under every setting, the next prompt
-    for by_rule, by_setting in answered:
-        for name, pair in zip((RULE, *(name for name, _ in made)), [*by_rule, *by_setting], strict=True):
-            found[name].append(pair)
+    there = tuple(name for name, _ in rule.parts.drafters if name in used)
+    usual = tuple(name for name in automatic(rule.target) if name in there)
+    ways: list[tuple[Engine, list[tuple[str, tuple[str, ...]]]]] = []
+    for at in range(0, len(made), TOGETHER):
+        ways.append((rule, [(RULE, usual), (RULE_OF_ALL, there)]))
+        ways.append((fixed, [(name, (name,)) for name, _ in made[at : at + TOGETHER]]))
+    answered = [
+        arms(engine, prompts, Sampling(), [arm for _, arm in way], max_tokens=max_tokens, rounds=rounds, warm=True)
+        for engine, way in ways
+    ]
+    for one_prompt in zip(*answered, strict=True):
+        for (_, way), pairs in zip(ways, one_prompt, strict=True):
+            for (name, _), pair in zip(way, pairs, strict=True):
+                found[name].append(pair)
         yield found
 
 
 def standings(found: dict[str, list[Pair]]) -> list[Standing]:
     """The rule first, then the settings from the fastest to the slowest, hindsight at last."""
     rows = {name: _standing(name, pairs) for name, pairs in found.items()}
-    fixed = sorted((row for row in rows.values() if row.setting != RULE), key=lambda row: -row.speedup)
-    best = {kind: max(fixed, key=lambda row: row.by_kind[kind]).setting for kind in rows[RULE].by_kind}
+    ruled = [rows.pop(name) for name in (RULE, RULE_OF_ALL) if name in rows]
+    fixed = sorted(rows.values(), key=lambda row: -row.speedup)
+    best = {kind: max(fixed, key=lambda row: row.by_kind[kind]).setting for kind in ruled[0].by_kind}
     chosen = [pair for name, pairs in found.items() for pair in pairs if best[pair.prompt.kind] == name]
-    return [rows[RULE], *fixed, _standing(HINDSIGHT, chosen)]
+    return [*ruled, *fixed, _standing(HINDSIGHT, chosen)]
 
 
 def _standing(name: str, pairs: Sequence[Pair]) -> Standing:
@@ -177,7 +189,8 @@ def _run(given: argparse.Namespace) -> int:
     found: dict[str, list[Pair]] = {}
     try:
         for found in measure(engine, prompts, max_tokens=given.max_tokens, rounds=given.rounds):
-            print(f"{len(found[RULE])} of {given.rounds * len(prompts)} prompts", file=sys.stderr)
+            done = sum(map(len, found.values()))
+            print(f"{done} answers, {len({pair.prompt.id for pair in found[RULE]})} prompts", file=sys.stderr)
     except KeyboardInterrupt:
         if not found:
             raise

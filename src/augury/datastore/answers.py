@@ -316,12 +316,19 @@ def forget(place: Path, tenant: str | None) -> int:
     """
     directory.check(place)
     with locked(place, _PATIENTLY_S):
-        freed = directory.forget(place, tenant)
-        if (names := directory.forgotten(place)) is not None:
-            until = int(time.time()) + directory.SKEW_S
-            own = {tenant or directory.EVERYONE: until}
-            directory.list_forgotten(place, names | own if tenant else own)
-        return freed
+        if (names := directory.forgotten(place)) is None:
+            return directory.forget(place, tenant)
+        own = {tenant or directory.EVERYONE: int(time.time()) + directory.SKEW_S}
+        names = names | own if tenant else own
+        try:
+            directory.list_forgotten(place, names)  # first: who is stopped in between has forgotten elsewhere too
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            freed = directory.forget(place, tenant)  # which makes room
+            directory.list_forgotten(place, names)
+            return freed
+        return directory.forget(place, tenant)
 
 
 def make_room(place: Path, stem: str, tenants: int) -> None:

@@ -5,7 +5,8 @@ file, by its first digits, each of which is drawn anew when a tenant that has it
 be read from them.
 
 A directory that is exchanged with others (``exchange.py``) has a list besides, of who was forgotten and must be
-elsewhere; a name leaves it when that has been carried there.
+elsewhere; a name leaves it when that has been carried there. A mark of elsewhere that is of a clock far ahead stands in
+it by its name, with what it is taken for.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ SKEW_S = 60
 """Seconds by which clocks of replicas may differ: what was learnt up to as long behind a forgetting falls under it."""
 
 _FORGOTTEN = "augury-memory.forgotten"
-_LINE = re.compile(f"([0-9a-f]{{32}}|{EVERYONE}) ([0-9]{{1,10}})")
+_LINE = re.compile(f"((?:[0-9a-f]{{32}}|{EVERYONE})(?:-[0-9a-f]{{8}})?) ([0-9]{{1,10}})")
 _MARKS, _MARK = 256, 8  # marks, and bytes of each
 
 
@@ -184,7 +185,7 @@ def exchanged(place: Path) -> None:
 
 
 def forgotten(place: Path) -> dict[str, int] | None:
-    """Until when what was learnt is forgotten, by tenant or ``EVERYONE``; None where nothing is exchanged."""
+    """Until when what was learnt is forgotten, by tenant, ``EVERYONE``, or mark; None where nothing is exchanged."""
     try:
         with opened(place / _FORGOTTEN, os.O_RDONLY) as file:
             lines = os.read(file, 1 << 26).decode("ascii", "replace").split("\n")

@@ -15,6 +15,9 @@ Forgetting wins: whoever pushes or pulls leaves out, deletes from the store, and
 learnt before it, wherever that was and whenever it comes. A directory that was forgotten in says so in its list until
 the next push has carried it here. What is older than ``OLDEST_S`` is let go in the same way, and by then so is that
 something was forgotten.
+
+A forgetting of a clock that is far ahead counts as one of when it was first seen: whoever pushes or pulls lists it in
+the directory under its name with that moment, which a push writes in its place.
 """
 
 from __future__ import annotations
@@ -40,6 +43,10 @@ OLDEST_S = 90 * 24 * 3600
 """Seconds after which an answer that nobody learnt again leaves the store and the directories that are exchanged."""
 
 _HOUR_S, _DAY_S = 3600, 24 * 3600
+
+_AHEAD_S = _HOUR_S
+"""By more a clock is wrong. By less it may be ours that is behind: what it says is left to those who know better."""
+
 _ANSWERS, _FORGOTTEN = "answers", "forgotten"
 _OBJECT = re.compile("([0-9a-f]{32}-[0-9a-f]{16})[.]([0-9a-f]{8})[.]([0-9a-f]{8})[.]([0-9a-f]{64})")
 _TOLD = re.compile(f"([0-9a-f]{{32}}|{EVERYONE})-([0-9a-f]{{8}})")
@@ -95,10 +102,11 @@ def push(place: Path, bucket: Bucket, most: int) -> Swapped:
     """
     directory.check(place)
     done, now = Swapped(), int(time.time())
-    told = _told(place, now)
-    for tenant, until in told.items():
-        bucket.replace(f"{_FORGOTTEN}/{tenant}-{until:08x}", b"\n")
-    over = _forgotten(bucket, told, now)
+    marks = _marks(bucket)
+    told = _told(place, marks, now)
+    for name, until in told.items():
+        bucket.replace(f"{_FORGOTTEN}/{_tenant(name)}-{until:08x}", b"\n")
+    over = _forgotten(marks, told, now)
     _obey(place, over, now, done)
     there = _objects(bucket)
     with locked(place, _WAIT_S):
@@ -106,7 +114,7 @@ def push(place: Path, bucket: Bucket, most: int) -> Swapped:
     for stem in sorted(stems):
         own = _own(place, stem, over, now, done)
         _join(bucket, stem, own, there.get(stem, []), over, 2 * most, now, done)
-    _clean(bucket, over, now)
+    _clean(bucket, over, told, now)
     with locked(place, _WAIT_S):  # who was forgotten meanwhile stays
         names = directory.forgotten(place) or {}
         if told:
@@ -129,7 +137,8 @@ def pull(place: Path, bucket: Bucket, most: int, tenants: int) -> Swapped:
     """
     directory.adopt(place)
     done, now = Swapped(), int(time.time())
-    over = _forgotten(bucket, _told(place, now), now)
+    marks = _marks(bucket)
+    over = _forgotten(marks, _told(place, marks, now), now)
     _obey(place, over, now, done)
     there = _objects(bucket)
     latest = {stem: float(max(found.last for found in objects)) for stem, objects in there.items()}
@@ -152,20 +161,23 @@ def pull(place: Path, bucket: Bucket, most: int, tenants: int) -> Swapped:
 # ---- the store -------------------------------------------------------------------------------------------------
 
 
-def _forgotten(bucket: Bucket, own: Mapping[str, int], now: int) -> dict[str, int]:
+def _marks(bucket: Bucket) -> dict[str, int]:
+    """Until when what was learnt is forgotten, by the names of the objects that say so."""
+    return {name: int(fits[2], 16) for name in bucket.sizes(_FORGOTTEN) if (fits := _TOLD.fullmatch(name))}
+
+
+def _forgotten(marks: Mapping[str, int], told: Mapping[str, int], now: int) -> dict[str, int]:
     """Until when what was learnt is forgotten, by tenant or ``EVERYONE``."""
     found = {EVERYONE: (now - OLDEST_S) // _DAY_S * _DAY_S}  # or a directory would be written anew all day
-    told = [(fits[1], int(fits[2], 16)) for name in bucket.sizes(_FORGOTTEN) if (fits := _TOLD.fullmatch(name))]
-    for tenant, until in (*told, *own.items()):
-        # A clock that is far ahead must not forget what comes for years.
-        found[tenant] = max(min(until, now + 2 * SKEW_S), found.get(tenant, 0))
+    for name, until in {**marks, **told}.items():  # of a mark that is far ahead the list knows better
+        found[_tenant(name)] = max(until, found.get(_tenant(name), 0))
     return found
 
 
-def _clean(bucket: Bucket, over: Mapping[str, int], now: int) -> None:
+def _clean(bucket: Bucket, over: Mapping[str, int], told: Mapping[str, int], now: int) -> None:
     """Delete what pushes that were stopped left behind, and what tells of a forgetting that needs no telling any more.
 
-    That is one that was told again, and one that is about what is too old anyway.
+    That is one that was told again, one that is about what is too old anyway, and one of a clock that is far ahead.
     """
     for name in bucket.sizes(_ANSWERS):
         whole = bucket.part_of(name)
@@ -177,6 +189,9 @@ def _clean(bucket: Bucket, over: Mapping[str, int], now: int) -> None:
     for name in sorted(bucket.sizes(_FORGOTTEN), key=lambda name: name[-8:], reverse=True):
         whole = bucket.part_of(name)
         if not (fits := _TOLD.fullmatch(whole or name)):
+            continue
+        if name in told:  # another was written in its place, which this one must not outlast
+            bucket.delete(f"{_FORGOTTEN}/{name}")
             continue
         until = int(fits[2], 16)
         if (until < now - _HOUR_S) if whole else (latest.setdefault(fits[1], until) != until or until < now - OLDEST_S):
@@ -199,7 +214,7 @@ def _objects(bucket: Bucket) -> dict[str, list[_Object]]:
 def _read(
     bucket: Bucket, objects: Sequence[_Object], over: Mapping[str, int], most: int, now: int, done: Swapped
 ) -> tuple[list[_Object], list[Record]]:
-    """The objects that could be read, and what they hold that is not forgotten."""
+    """The objects of which nothing else is to be had, and what those that could be read hold that is not forgotten."""
     read, records = list[_Object](), list[Record]()
     for one in objects[:_MOST_OBJECTS]:
         limit = HEADER_BYTES + most
@@ -213,10 +228,19 @@ def _read(
         except (Unfit, TooLarge) as why:
             done.notes.append(f"{why}; it is passed over")
             continue
-        read.append(one)
+        if not _ahead(found, _until(one.stem, over), now):
+            read.append(one)
         records += found
         done.bytes += len(data)
     return read, _alive(records, objects[0].stem, over, now) if objects else []
+
+
+def _ahead(records: Iterable[Record], until: int, now: int) -> bool:
+    """Whether some records are ahead of our clock and others may have a use for them: it may be ours that is behind.
+
+    Not where the tenant was forgotten not long ago: they may be of before.
+    """
+    return until <= now - _AHEAD_S and any(now + SKEW_S < record.learnt <= now + _AHEAD_S for record in records)
 
 
 def _unpacked(one: _Object, data: bytes) -> list[Record]:
@@ -245,7 +269,8 @@ def _join(
     dead = [one for one in objects if one.last <= until]
     alive = [one for one in objects if one.last > until]
     mine = [_named(stem, own, most)] if own else [one.name for one in alive]
-    if [one.name for one in alive] != mine or len(alive) > 1 or any(one.first <= until for one in alive):
+    reached = [one for one in alive if one.first <= until or (one.last > now + SKEW_S and until > now - _AHEAD_S)]
+    if [one.name for one in alive] != mine or len(alive) > 1 or reached:
         read, came = _read(bucket, alive, over, most, now, done)
         name = ""
         if records := joined([*came, *own], most):
@@ -278,9 +303,14 @@ def _named(stem: str, records: Sequence[Record], most: int) -> str:
 # ---- the directory ---------------------------------------------------------------------------------------------
 
 
+def _tenant(name: str) -> str:
+    """Whose a name is, of files, of a mark, or of a list."""
+    return name.partition("-")[0]
+
+
 def _until(stem: str, over: Mapping[str, int]) -> int:
     """Until when what was learnt under a name is forgotten."""
-    return max(over[EVERYONE], over.get(stem.partition("-")[0], 0))
+    return max(over[EVERYONE], over.get(_tenant(stem), 0))
 
 
 def _alive(records: Iterable[Record], stem: str, over: Mapping[str, int], now: int) -> list[Record]:
@@ -289,13 +319,19 @@ def _alive(records: Iterable[Record], stem: str, over: Mapping[str, int], now: i
     return [record for record in records if until < record.learnt <= now + SKEW_S]
 
 
-def _told(place: Path, now: int) -> dict[str, int]:
-    """Who was forgotten in a directory and has not been elsewhere; what somebody was stopped writing goes too."""
+def _told(place: Path, marks: Mapping[str, int], now: int) -> dict[str, int]:
+    """Who was forgotten in a directory and has not been elsewhere; what somebody was stopped writing goes too.
+
+    What a clock that is far ahead says, here or in a mark, is as of now, once: else it would forget what comes for
+    years, or at every push and pull what came until then.
+    """
+    once = {name: now + 2 * SKEW_S for name, until in marks.items() if until > now + _AHEAD_S}
     with locked(place, _WAIT_S):
         (place / BESIDE).unlink(missing_ok=True)
         directory.exchanged(place)
         names = directory.forgotten(place) or {}
-        told = {name: until for name, until in names.items() if until > now - OLDEST_S}
+        told = {name: until for name, until in names.items() if until > now - OLDEST_S or name in marks}
+        told = once | {name: until if until <= now + _AHEAD_S else now + 2 * SKEW_S for name, until in told.items()}
         if told != names:
             directory.list_forgotten(place, told)
         return told
@@ -317,7 +353,7 @@ def _obey(place: Path, over: Mapping[str, int], now: int, done: Swapped) -> None
     with locked(place, _WAIT_S):
         at, tenants = used(place), dict[str, list[str]]()
         for stem in at:
-            tenants.setdefault(stem.partition("-")[0], []).append(stem)
+            tenants.setdefault(_tenant(stem), []).append(stem)
         for tenant, stems in tenants.items():
             until = _until(tenant, over)
             found = {stem: contents(place, stem) for stem in stems}

@@ -69,16 +69,17 @@ def push(place: Path, bucket: Bucket, grace_s: float, progress: Progress | None 
         InputError: there is no index, it is damaged, it changes all the time, or the store cannot be written.
     """
     for _ in range(_ATTEMPTS):
-        manifest = Index(place).manifest
+        own, say = Index(place).manifest, progress or (lambda _what, _share: None)
+        manifest = replace(own, segments=[replace(piece, file=piece.sha256) for piece in own.segments])
+        data = manifest.dump()
         try:
-            sent = _send(place, manifest.segments, bucket, progress or (lambda _what, _share: None))
+            sent = _send(place, own.segments, bucket, say)
+            if changed := bucket.read(MANIFEST, LARGEST_MANIFEST) != data:
+                bucket.replace(MANIFEST, data)
+                # What was there and nobody named, another push may have deleted until now.
+                sent += _send(place, own.segments, bucket, say)
         except FileNotFoundError:
             continue  # of a segment: the index was changed since it was opened
-        manifest = replace(manifest, segments=[replace(piece, file=piece.sha256) for piece in manifest.segments])
-        data = manifest.dump()
-        changed = bucket.read(MANIFEST, LARGEST_MANIFEST) != data
-        if changed:
-            bucket.replace(MANIFEST, data)
         return Moved(manifest, len(sent), sum(p.bytes for p in sent), _clean(bucket, manifest, grace_s), changed)
     raise InputError(f"index {place} is changed all the time; push it when that has ended")
 
@@ -109,10 +110,10 @@ def _send(place: Path, pieces: Sequence[Piece], bucket: Bucket, say: Progress) -
     """Send the pieces that are not there, or not whole."""
     sent: list[Piece] = []
     for at, piece in enumerate(pieces):
-        say("pushing", at / len(pieces))
         name = f"{_PIECES}/{piece.sha256}"
         if bucket.size(name) == piece.bytes:
             continue
+        say("pushing", at / len(pieces))
         with (place / piece.file).open("rb") as file:
             if checksum(place / piece.file) != piece.sha256:
                 raise InputError(f"index {place} is damaged: the checksum of {piece.file} is wrong; build it again")

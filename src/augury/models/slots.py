@@ -55,6 +55,9 @@ class Slots:
         """A slot for a request whose committed tokens will be ``tokens``: (slot, how many it already holds).
 
         What another tenant left is forgotten: a prompt that is answered sooner would tell what others had asked.
+
+        Raises:
+            InputError: every slot is in use; nothing has changed then.
         """
         shared = {slot: common(cached, tokens) for slot, cached in self.idle(tenant)}
         best = max(shared, key=lambda slot: shared[slot], default=-1)
@@ -67,6 +70,8 @@ class Slots:
                 slot, length = best, found
             elif len(self._idle) + len(self._busy) < self._count:
                 slot = self._target.open()
+            elif not self._idle:
+                raise InputError(f"all {self._count} slots are taken; close a request first")
             else:
                 slot = next((one for one in self._idle if one != best), best)
                 length = found if slot == best else 0

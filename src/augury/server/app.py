@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,13 @@ from augury.server.status import loaded
 from augury.server.tracing import Tap, Teller
 
 
-def create_app(service: Service, settings: Settings, metrics: Metrics | None = None, tap: Tap | None = None) -> FastAPI:
+def create_app(
+    service: Service,
+    settings: Settings,
+    metrics: Metrics | None = None,
+    tap: Tap | None = None,
+    keys: Sequence[str] = (),
+) -> FastAPI:
     """OpenAI's interface to an engine.
 
     Args:
@@ -27,6 +34,7 @@ def create_app(service: Service, settings: Settings, metrics: Metrics | None = N
         settings: of the server.
         metrics: that ``/metrics`` shows.
         tap: what ``/trace`` shows; it watches the service.
+        keys: digests of API keys beside those of the settings, where the keys themselves are not to be had.
     """
     app = FastAPI(
         title="Augury",
@@ -37,7 +45,7 @@ def create_app(service: Service, settings: Settings, metrics: Metrics | None = N
         redirect_slashes=False,
     )
     hidden = "nothing is traced" if tap is None else hides_traces(settings)
-    keys, trace_keys = digests(settings.api_keys), () if hidden else digests(settings.trace_keys)
+    keys, trace_keys = [*digests(settings.api_keys), *keys], () if hidden else digests(settings.trace_keys)
     settings = replace(settings, api_keys=(), trace_keys=())  # the app holds no key
     told: Refused = (lambda _: None) if metrics is None else metrics.refused
     desk = Desk(service, settings, told, Teller(service.engine, name=settings.names[0]) if tap is None else tap.teller)

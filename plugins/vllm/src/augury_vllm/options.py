@@ -1,0 +1,98 @@
+"""What is set under ``augury`` in vLLM's ``--additional-config``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from augury.drafters import check, split
+from augury.errors import InputError, UnknownName, shown
+from augury.integrations.alongside import Given, Measured, Prices
+
+MOST_DRAFTERS = 32
+"""As many as ``counts.py`` has room for."""
+
+ROW, KNEE = 0.005, 256
+"""Of a GPU: a row costs next to nothing until multiplying takes as long as reading the weights."""
+
+CPU_ROW = 0.05
+"""Of a CPU, until its own steps have told more: they differ much."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What guesses, and at what prices.
+
+    Attributes:
+        drafters: specs, as ``augury generate --drafters`` takes them.
+        prices: whether the time of the engine's steps decides what is worth guessing, or ``row`` and ``knee`` alone, with
+            which equal calls get equal guesses, on any machine.
+        row: what a row beyond the first costs, in plain steps; of measured prices only where they begin.
+        knee: rows from which on multiplying takes longer than reading the weights; likewise.
+    """
+
+    drafters: tuple[str, ...] = ("suffix",)
+    prices: Literal["given", "measured"] = "given"
+    row: float = ROW
+    knee: int = KNEE
+
+    @staticmethod
+    def of(additional: object, device: str = "cuda") -> Options:
+        """Read them.
+
+        Args:
+            additional: vLLM's ``additional_config``.
+            device: kind of the target's, on which the defaults of ``prices`` and ``row`` depend: a CPU is measured.
+
+        Raises:
+            InputError: a key or value that there is none of; one line.
+        """
+        given = additional.get("augury", {}) if isinstance(additional, Mapping) else {}
+        if not isinstance(given, Mapping):
+            raise InputError(f'augury is {shown(given)}; give an object, such as {{"drafters": "suffix"}}')
+        known = [field.name for field in fields(Options)]
+        for key in given:
+            if key not in known:
+                raise UnknownName("option of augury", str(key), known)
+        slow = device == "cpu"
+        options = Options(
+            drafters=_drafters(given.get("drafters", "suffix")),
+            prices=given.get("prices", "measured" if slow else "given"),
+            row=_number("row", given.get("row", CPU_ROW if slow else ROW)),
+            knee=_whole("knee", given.get("knee", KNEE)),
+        )
+        if options.prices not in ("given", "measured"):
+            raise InputError(f"augury: prices is {shown(options.prices)}; it must be given or measured")
+        Given(options.row, options.knee)  # says what is out of range
+        return options
+
+    def table(self) -> Prices:
+        """The prices."""
+        return Measured(self.row, self.knee) if self.prices == "measured" else Given(self.row, self.knee)
+
+
+def _drafters(given: object) -> tuple[str, ...]:
+    """Specs of a comma list, or of a list."""
+    listed = split(given) if isinstance(given, str) else given
+    if not isinstance(listed, Sequence) or not listed or not all(isinstance(one, str) and one for one in listed):
+        raise InputError(f"augury: drafters is {shown(given)}; give a list of drafters, such as suffix,ngram")
+    if len(listed) > MOST_DRAFTERS:
+        raise InputError(f"augury: {len(listed)} drafters; there may be up to {MOST_DRAFTERS}")
+    for before, spec in zip(["", *listed], listed, strict=False):
+        check(spec, before)
+    if twice := [spec for i, spec in enumerate(listed) if spec in listed[:i]]:
+        raise InputError(f"augury: drafter {twice[0]} is named twice")
+    return tuple(listed)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError(f"augury: {name} is {shown(value)}; it must be a number")
+    return float(value)
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InputError(f"augury: {name} is {shown(value)}; it must be a whole number")
+    return value
