@@ -6,6 +6,7 @@ import importlib.util
 
 import pytest
 
+# Those of replicas run where Ray is installed: see `make ray`.
 collect_ignore = [] if importlib.util.find_spec("ray") else ["replicas"]
 
 

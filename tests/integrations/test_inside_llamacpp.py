@@ -121,6 +121,8 @@ def test_drafters_that_cannot_be_had():
         AuguryDraft("sufix")
     with pytest.raises(InputError, match="recycle has no part in another engine"):
         AuguryDraft("recycle")
+    with pytest.raises(InputError, match="foreign:smollm2-135m needs the target's tokenizer, and none is given"):
+        AuguryDraft("foreign:smollm2-135m")
 
 
 def test_our_module_does_without_llama_cpp():

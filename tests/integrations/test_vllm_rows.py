@@ -231,7 +231,7 @@ def test_a_drafter_that_fails_is_said_once(tmp_path, monkeypatch, caplog):
     ]
 
 
-# ---- ranks and replicas -----------------------------------------------------------------------------------------------------
+# ---- ranks and replicas ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("stages", "guessing"), [(1, 0), (2, 2)])

@@ -39,8 +39,8 @@ def prompts(model: Path) -> list[list[int]]:
 
 
 def speculation(method: str = "augury", **augury: Any) -> dict[str, Any]:
-    """Arguments of ``vllm.LLM`` for a way to speculate. Prices are given unless said otherwise: what is guessed must not
-    depend on what else the machine does.
+    """Arguments of ``vllm.LLM`` for a way to speculate. Prices are given unless said otherwise, so that what is guessed
+    does not depend on what else the machine does.
     """
     config: dict[str, Any] = {
         "augury": {"method": "custom_class", "model": "augury_vllm.AuguryProposer"},

@@ -115,14 +115,20 @@ def unreplayable(spec: str) -> str | None:
     return "it learns from the target's rows of logits" if cls.needs_rows else None
 
 
-def takes(spec: str, resource: str) -> bool:
+def takes(spec: str, resource: str, without: bool = True) -> bool:
     """Whether a drafter's constructor takes one of ``make``'s resources. Imports its class.
+
+    Args:
+        spec: see the module's text.
+        resource: its name.
+        without: whether one that can be had without it counts too.
 
     Raises:
         InputError: a module or class that is not there or is no drafter.
     """
     name, _ = _parts(spec)
-    return resource in inspect.signature(_class(DRAFTERS[name].target if name in DRAFTERS else name)).parameters
+    found = inspect.signature(_class(DRAFTERS[name].target if name in DRAFTERS else name)).parameters.get(resource)
+    return found is not None and (without or found.default is found.empty)
 
 
 def brought(info: TargetInfo) -> list[str]:

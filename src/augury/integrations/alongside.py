@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from augury.budget import Costs, choose
-from augury.drafters import DRAFTERS, check, make, unreplayable
+from augury.drafters import DRAFTERS, check, make, takes, unreplayable
 from augury.drafters.drafter import Drafter, Observation, tenant_of
 from augury.engine.asking import ENGINE_WEIGHT, Asking
 from augury.engine.drafting import Offer, begin, end, observe, propose
@@ -149,7 +149,7 @@ class Measured(Prices):
         if plain < _LEAST * y / weight:
             plain = _LEAST * y / weight
             slope = (y / weight - plain) * weight / max(x, 1e-9)
-        table = plain + slope * (np.arange(len(self._begin.verify)) - 1.0)
+        table = plain + slope * np.arange(-1.0, len(self._begin.verify) - 1.0, dtype=np.float64)
         table[0] = 0.0
         self._costs = Costs(table, 0.0, 0.0)
 
@@ -224,8 +224,8 @@ class Alongside:
         context: tokens that a text may have.
         prices: of the target's forwards.
         tokenizer: the target's, for drafters that need it.
-        slots: texts open at once for which a drafter guesses that keeps a cache for each, such as ``model``; it does not
-            guess for one more.
+        slots: texts open at once for which a drafter guesses that keeps a cache for each, such as ``model``; for one
+            more it does not guess.
 
     Raises:
         InputError: a drafter that needs the target, or cannot be made; it says which can be had.
@@ -246,6 +246,8 @@ class Alongside:
             if why := unreplayable(spec):
                 can = ", ".join(filter(_can, DRAFTERS))
                 raise InputError(f"drafter {spec} has no part in another engine: {why}; those that have: {can}")
+            if tokenizer is None and takes(spec, "tokenizer", without=False):
+                raise InputError(f"drafter {spec} needs the target's tokenizer, and none is given; suffix needs none")
         self._info = TargetInfo(
             name="another engine", family="", runner="", dtype="", vocab_size=vocab_size, context=context,
             hidden_size=0, layers=0, parameters=0, weight_bytes=0, trees=False, exact=False,

@@ -7,9 +7,9 @@
 ``drafted`` gives the same model, its weights not copied, whose ``generate`` asks our drafters. Everything else is that
 of ``transformers``: its assisted decoding runs the model with its own streamers, caches, generation config and draws.
 
-Logits processors and stopping criteria must be functions of the text that they are given, as assisted decoding demands of
-them anyway: they are also shown texts with guesses that turn out wrong, and one that counts its calls or remembers what
-it has seen would take those in. Those of ``transformers`` itself that do are refused.
+Logits processors and stopping criteria must be functions of the text that they are given, as in any assisted decoding:
+they are also shown texts with guesses that turn out wrong, and one that counts its calls or remembers what it has seen
+would take those in. Those of ``transformers`` itself that do are refused.
 
 The rule is *sample and compare*: behind every guess the target's own token is taken from the processed logits, by
 argmax or one multinomial draw, and a guess is kept when it is that token, so the law of the text is that of plain
@@ -90,7 +90,7 @@ def drafted(model: M, drafters: str = "suffix", *, tokenizer: Any = None, prices
         prices: of the model's forwards; they are measured when None, from the third step on.
 
     Several threads may call ``generate`` at once. Of steps at the same time none tells what a row costs, so little is
-    learnt then; and ``model`` and ``foreign``, whose caches hold one text, guess for one call, not for others beside it.
+    learnt then; and ``model`` and ``foreign``, whose cache holds one text, guess for one call and not for those beside.
 
     Raises:
         InputError: a model without ``generate``, or with one of its own; a drafter that cannot be had.

@@ -26,8 +26,8 @@ class Options:
 
     Attributes:
         drafters: specs, as ``augury generate --drafters`` takes them.
-        prices: whether the time of the engine's steps decides what is worth guessing, or ``row`` and ``knee`` alone, with
-            which equal calls get equal guesses, on any machine.
+        prices: whether the time of the engine's steps decides what is worth guessing, or ``row`` and ``knee`` alone:
+            then equal calls get equal guesses, on any machine.
         row: what a row beyond the first costs, in plain steps; of measured prices only where they begin.
         knee: rows from which on multiplying takes longer than reading the weights; likewise.
     """

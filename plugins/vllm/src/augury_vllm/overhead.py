@@ -30,7 +30,8 @@ def config(tokens: int, vocab_size: int, context: int, rows: int, augury: dict[s
         context: ``max_model_len``.
         rows: ``max_num_seqs``.
         augury: our options.
-        more: ``ranks``, ``rank`` of the process among them, ``device``, ``instance``, and further ones of the speculation.
+        more: ``ranks``, ``rank`` of the process among them, ``device``, ``instance``, and further ones of the
+            speculation.
     """
     ranks, rank, instance = more.pop("ranks", 1), more.pop("rank", 0), more.pop("instance", "replayed")
     device = more.pop("device", "cuda")  # by default prices are given: recorded answers take no time

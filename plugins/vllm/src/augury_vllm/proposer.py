@@ -1,8 +1,8 @@
 """The class that vLLM is told to guess with: ``augury_vllm.AuguryProposer``.
 
-vLLM calls it after every step, in each process that samples. With tensor parallelism these are several, and of one of them
-vLLM takes the guesses (``take_draft_token_ids`` of its executors asks the output rank alone), which it sends to all with
-the next step: so one guesses, and the others keep silent.
+vLLM calls it after every step, in each process that samples. With tensor parallelism these are several. It takes the
+guesses of one of them, as ``take_draft_token_ids`` of its executors asks the output rank alone, and sends them to all
+with the next step. So that rank guesses, and the others keep silent.
 """
 
 from __future__ import annotations
