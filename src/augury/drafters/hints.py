@@ -24,7 +24,7 @@ _FRESH = 0.05  # weight of a new observation in running means
 
 _WORTH = 0.08
 """A hint that is less likely to be right is not given: a row more costs a twenty-fifth of a forward of one (four rows
-0.38 and one 0.34 of the target's, docs/results/forward-guesses.txt), and its law has to be computed where it is right."""
+0.38 and one 0.34 of the target's, docs/results/forward-guesses.txt), and its law is reckoned where it is right."""
 
 _ALIKE = 16
 """Tokens that are indexed one by one when more have come."""
