@@ -7,6 +7,8 @@ from typing import ClassVar
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
+from augury.errors import InputError
+
 
 class Flaky(MemoryFileSystem):
     """Files in memory, of this class alone.
@@ -103,3 +105,12 @@ class _Failing:
 
 
 fsspec.register_implementation("flaky", Flaky, clobber=True)
+
+
+def broke_off(call):
+    """Whether it did, and said so."""
+    try:
+        call()
+    except InputError as error:
+        return "the connection was lost" in str(error)
+    return False

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stores import Flaky
+from stores import Flaky, broke_off
 
 from augury.datastore import answers, directory, exchange
 from augury.datastore.answers import Answers, News
@@ -670,15 +670,6 @@ def test_a_lock_that_is_held_is_said(bucket, tmp_path, monkeypatch):
 
 
 # ---- what a store may do and say -----------------------------------------------------------------------------------
-
-
-def broke_off(call):
-    """Whether it did, and said so."""
-    try:
-        call()
-    except InputError as error:
-        return "the connection was lost" in str(error)
-    return False
 
 
 def test_whatever_breaks_off_nothing_is_lost(bucket, tmp_path):

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 from corpus import Letters, built, written
-from stores import Flaky
+from stores import Flaky, broke_off
 
 from augury.datastore import live, publish
 from augury.datastore.bucket import Bucket
@@ -193,15 +193,6 @@ def test_a_damaged_list_of_what_is_left_only_begins_the_grace_anew(flaky, mine, 
 
 
 # ---- interruptions -------------------------------------------------------------------------------------------------
-
-
-def broke_off(call):
-    """Whether it did, and said so."""
-    try:
-        call()
-    except InputError as error:
-        return "the connection was lost" in str(error)
-    return False
 
 
 def test_a_push_that_breaks_off_anywhere_leaves_one_version_or_the_other(flaky, mine, theirs, tmp_path):

@@ -26,9 +26,6 @@ _WORTH = 0.08
 """A hint that is less likely to be right is not given: a row more costs a twenty-fifth of a forward of one (four rows
 0.38 and one 0.34 of the target's, docs/results/forward-guesses.txt), and its law is reckoned where it is right."""
 
-_ALIKE = 16
-"""Tokens that are indexed one by one when more have come."""
-
 
 class Hint(NamedTuple):
     """A token that may come, and how many tokens of context speak for it."""
@@ -76,10 +73,5 @@ class Hints:
         past = self._pasts.get(view.id)
         if past is None:
             past = self._pasts[view.id] = Past(view.tokens)
-        came = view.tokens[len(past) :]
-        if len(came) > _ALIKE:
-            past.extend(came)
-        else:
-            for token in came.tolist():
-                past.append(token)
+        past.extend(view.tokens[len(past) :])
         return past

@@ -100,8 +100,7 @@ class Itself(Spine):
     def rows(self, view: View, paths: Sequence[Sequence[int]]) -> Sequence[FloatArray]:
         """Logits of the cheaper target. Those of the path's earlier tokens were computed just before."""
         (path,) = paths
-        last = path[-1] if path else view.tokens[-1]
-        return list(self._guess(view.slot, len(path), np.array([last], np.int32)))
+        return self.rows_along(view, path, ())
 
     def beyond(self, view: View, path: Sequence[int], most: int) -> Sequence[Hint]:
         """What followed the same few tokens before."""

@@ -15,13 +15,13 @@ import numpy.typing as npt
 from augury.accept import RULES
 from augury.budget import Costs, Expected, best_chain, promise, shallow
 from augury.drafters.drafter import Drafter, Observation
-from augury.engine.asking import Asking, Key, Weighed, key_of, pay_together
+from augury.engine.asking import ENGINE_WEIGHT, Asking, Key, Weighed, key_of, pay_together
 from augury.engine.request import Request
 from augury.engine.trust import LOWEST, Trust
 from augury.errors import DrafterError, first_line
 from augury.models.target import TargetInfo
 from augury.record import Proposal
-from augury.tree import MAX_NODES, DraftTree, FloatArray
+from augury.tree import MAX_NODES, DraftTree, FloatArray, Path
 
 STALL_MS = 1000.0
 STALL_STEPS = 20.0
@@ -71,6 +71,46 @@ def observe(drafters: Named, request: Request, seen: Observation) -> None:
             drafters[index][1].observe(request.views[index], seen)
         except Exception as error:
             _fault(request, index, error, final=False)
+
+
+def learn(
+    request: Request,
+    offer: Offer,
+    tree: DraftTree,
+    path: Path,
+    tokens: int,
+    costs: Costs | None,
+    trust: Trust,
+    asking: Asking,
+    private: frozenset[int],
+) -> None:
+    """What a step tells of the drafters that had part in it: how far they are to be believed, and whether they pay.
+
+    What memories brought stays in the request.
+
+    Args:
+        request: with the step's tokens behind it.
+        offer: of the step.
+        tree: what of it was verified.
+        path: what of that was accepted.
+        tokens: that came.
+        costs: what forwards cost, or None where nothing is learnt of who pays.
+        trust: of the engine, ``asking`` too.
+        asking: see there.
+        private: places of the drafters that remember what users were told.
+    """
+    if len(offer.tree):
+        trust.learn(offer.tree, tree, path, request.trust, private)
+        request.trust.learn(offer.tree, tree, path)
+    if not costs or not offer.asked:
+        return
+    told = private.isdisjoint(tree.source[list(path.nodes)].tolist())
+    rows = len(tree) + 1  # its time as if the request were alone
+    ms = float(costs.step(np.array([rows]), np.array([float(rows * request.length)]))[0])
+    for key, own_ms in offer.asked:
+        request.asking.learn(key, own_ms, tokens, ms)
+        if told and (key if isinstance(key, int) else key[0]) not in private:
+            asking.learn(key, own_ms, tokens, ms, ENGINE_WEIGHT)
 
 
 def end(drafters: Named, request: Request) -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from augury.accept import RULES, walk
-from augury.budget import Costs, choose
+from augury.budget import choose
 from augury.drafters.drafter import Observation
-from augury.engine.asking import ENGINE_WEIGHT, Asking
+from augury.engine.asking import Asking
 from augury.engine.costs import Meter
-from augury.engine.drafting import Named, Offer, observe, propose
+from augury.engine.drafting import Named, Offer, learn, observe, propose
 from augury.engine.gate import PAUSED, Gates
 from augury.engine.request import Chunk, Request, TokenLogprob, frozen
 from augury.engine.trust import Trust
@@ -86,12 +86,9 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
         hidden = rows.hidden[j] if rows.hidden is not None else None
         wanted = _logprobs(request, tree, paths[j], emitted[j], logits)
         if request.error is None:
-            if len(offers[j].tree):
-                parts.trust.learn(offers[j].tree, tree, paths[j], request.trust, private)
-                request.trust.learn(offers[j].tree, tree, paths[j])
-            if costs and offers[j].asked:
-                told = private.isdisjoint(tree.source[list(paths[j].nodes)].tolist())
-                _learn_asking(parts, request, offers[j], len(tree) + 1, len(emitted[j]), costs, told)
+            learn(
+                request, offers[j], tree, paths[j], len(emitted[j]), costs, parts.trust, parts.asking, private
+            )  # fmt: skip
             if request.opened:
                 observe(parts.drafters, request, _seen(tree, paths[j], emitted[j], logits, hidden))
         record = StepRecord(
@@ -179,20 +176,6 @@ def _emit(request: Request, tree: DraftTree, path: Path) -> tuple[int, ...]:
     request.sampler.advance(tokens)
     request.append(np.asarray(tokens, np.int32))
     return tuple(tokens)
-
-
-def _learn_asking(
-    parts: Parts, request: Request, offer: Offer, rows: int, tokens: int, costs: Costs, told: bool
-) -> None:
-    """Note what a step brought with the drafters that were asked; its time as if the request were alone.
-
-    What memories brought (not ``told``) stays in the request.
-    """
-    ms = float(costs.step(np.array([rows]), np.array([float(rows * request.length)]))[0])
-    for key, own_ms in offer.asked:
-        request.asking.learn(key, own_ms, tokens, ms)
-        if told and (key if isinstance(key, int) else key[0]) not in parts.private:
-            parts.asking.learn(key, own_ms, tokens, ms, ENGINE_WEIGHT)
 
 
 def _seen(

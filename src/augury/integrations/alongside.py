@@ -24,8 +24,8 @@ import numpy as np
 from augury.budget import Costs, choose
 from augury.drafters import DRAFTERS, check, make, takes, unreplayable
 from augury.drafters.drafter import Drafter, Observation, tenant_of
-from augury.engine.asking import ENGINE_WEIGHT, Asking
-from augury.engine.drafting import Offer, begin, end, observe, propose
+from augury.engine.asking import Asking
+from augury.engine.drafting import Offer, begin, end, learn, observe, propose
 from augury.engine.gate import PAUSED, Gates
 from augury.engine.output import Output, Stops
 from augury.engine.request import Request, Switches, frozen
@@ -404,16 +404,11 @@ class Alongside:
         request.sampler.advance(tokens.tolist())
         request.append(tokens)
         request.output.count += len(tokens)
-        private = self._private
-        if offer is not None and len(offer.tree):
-            self._trust.learn(offer.tree, tree, path, request.trust, private)
-            request.trust.learn(offer.tree, tree, path)
-        if offer is not None and self._prices.clock and (costs := self._prices.costs):
-            ms = float(costs.step(np.array([len(tree) + 1]), np.array([float((len(tree) + 1) * position)]))[0])
-            for key, own_ms in offer.asked:
-                request.asking.learn(key, own_ms, len(tokens), ms)
-                if (key if isinstance(key, int) else key[0]) not in private:
-                    self._asking.learn(key, own_ms, len(tokens), ms, ENGINE_WEIGHT)
+        if offer is not None:
+            costs = self._prices.costs if self._prices.clock else None
+            learn(
+                request, offer, tree, path, len(tokens), costs, self._trust, self._asking, self._private
+            )  # fmt: skip
         observe(self._drafters, request, Observation(tree, path, frozen(tokens), self._nothing, None))
         request.record.steps.append(
             StepRecord(
