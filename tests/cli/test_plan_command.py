@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import augury
 from augury.bench.plan import hardware, measured
+from augury.bench.plan.gain import Steps
 from augury.bench.plan.measured import Seen
 from augury.bench.plan.roofline import Hardware
 from augury.cli import app
@@ -174,13 +175,13 @@ def timed(monkeypatch):
     monkeypatch.setattr(augury, "load", lambda model, **options: Engine(toy, []))
     table = np.array([11.0, 75.0])
     monkeypatch.setattr(costs, "profile", lambda target, **options: Meter((1, 65), table, 0.0))
-    monkeypatch.setattr(measured, "_self_ms", lambda draft, target, context: 2.0)
+    monkeypatch.setattr(measured, "_self_ms", lambda draft, engine, row_ms: 2.0)
     return toy
 
 
 def wrote(monkeypatch, name):
     """The name of a file of ``augury bench --json`` of a model: 2.4 tokens a step of two guesses, 1.5 times as fast."""
-    seen = Seen(name, "self", tokens=2.4, length=2.0, context=5, gain=1.5)
+    seen = Seen(name, "self", 2.4, 2.0, context=5, gain=1.5, answers=(Steps(2.4, 1.0, 2.0),), plain_rest=1.0, rest=2.0)
     monkeypatch.setattr(measured, "read_seen", lambda path: seen)
     return "self.json"
 
@@ -202,9 +203,9 @@ def test_measured_costs_take_the_place_of_the_roofline(timed, tmp_path):
 def test_a_prediction_beside_what_bench_measured(timed, monkeypatch):
     file = wrote(monkeypatch, timed.info.name)
     done = run("--measure", "--model", timed.info.name, "--draft", "self:int4", "--bench", file)
-    # 2.4 tokens a step of 2 guesses: 2 x 2 ms and a forward of three rows, 13 ms, against 11 ms for one token.
-    expected = 2.4 * 11 / 17
-    assert f"measured speed-up 1.50, predicted {expected:.2f}, 4% above" in done.stdout
+    # 2.4 tokens a step of 2 guesses: 2 x 2 ms, a forward of three rows, 13 ms, and 2 ms, against 11 and 1 ms for one.
+    expected = 2.4 * 12 / 19
+    assert f"measured speed-up 1.50, predicted {expected:.2f}, 1% above" in done.stdout
     assert "context 5" in done.stdout
 
 

@@ -320,7 +320,7 @@ def _timed(
 ) -> tuple[Verify, list[Guesser], str]:
     """Costs measured on a loaded target; and what was measured, in one line."""
     from augury.bench.plan.gain import Guesser
-    from augury.bench.plan.measured import check, draft_ms, verify_ms
+    from augury.bench.plan.measured import REPEATS, check, draft_ms, verify_ms
     from augury.bench.plan.sizes import name_of
     from augury.engine.costs import profile
 
@@ -330,7 +330,8 @@ def _timed(
         check(one)
     if seen is not None and seen.model not in (model, name_of(model)):
         raise InputError(f"--bench measured {seen.model}, and --model is {model}; give the same")
-    target = running.load(model, "none", "coupled", measure=False).target
+    engine = running.load(model, "none", "coupled", measure=False)
+    target = engine.target
     if not 0 < context < target.info.context:
         near = min(max(context, 1), target.info.context - 1)
         raise InputError(
@@ -338,9 +339,10 @@ def _timed(
             f"nearest is {near}"
         )
     with progress() as told:
-        costs = profile(target, progress=(lambda share: told("measuring costs", share)) if told else None).costs
+        say = (lambda share: told("measuring costs", share)) if told else None
+        verify = verify_ms(profile(target, repeats=REPEATS, progress=say).costs, context)
     guessers = [
-        Guesser(one.name, chances, draft_ms(one, target, context, running.threads))
+        Guesser(one.name, chances, draft_ms(one, engine, context, verify(1, 1), running.threads))
         for one, chances in zip(drafts, rates, strict=True)
     ]
-    return verify_ms(costs, context), guessers, f"{target.info.name}, {target.info.runner}, measured, context {context}"
+    return verify, guessers, f"{target.info.name}, {target.info.runner}, measured, context {context}"

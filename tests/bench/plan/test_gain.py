@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from augury.bench.plan.drafts import acceptances, draft_ms, read_draft
 from augury.bench.plan.gain import (
     Guesser,
+    Steps,
     best_length,
     constant_acceptance,
     expected_tokens,
@@ -256,6 +257,20 @@ def test_more_tokens_than_guesses_allow_are_a_chance_of_one():
 def test_a_prediction_is_the_gain_where_lengths_are_whole_and_lies_between_where_not():
     one = guesser(0.8)
     tokens = expected_tokens([0.8], 3)
-    assert predicted(linear, one, tokens, 3.0) == pytest.approx(gain(linear, one, 1, 3))
+    assert predicted(linear, one, [Steps(tokens, 1.0, 3.0)]) == pytest.approx(gain(linear, one, 1, 3))
     # 3.5 guesses: 3.5 ms of drafting and 4.5 rows.
-    assert predicted(linear, one, 3.0, 3.5) == pytest.approx(3.0 / 8.0)
+    assert predicted(linear, one, [Steps(3.0, 1.0, 3.5)]) == pytest.approx(3.0 / 8.0)
+
+
+def test_a_prediction_counts_steps_without_guesses_and_what_surrounds_forwards():
+    one = guesser(0.8)
+    # A quarter of the steps guesses four tokens, 4 ms and 5 rows; three quarters are one row.
+    assert predicted(linear, one, [Steps(1.5, 0.25, 4.0)]) == pytest.approx(1.5 / (0.25 * 9.0 + 0.75))
+    assert predicted(linear, one, [Steps(1.5, 0.25, 4.0)], 0.5, 2.0) == pytest.approx(1.5 * 1.5 / (3.0 + 2.0))
+    assert predicted(linear, one, [Steps(1.0, 0.0, 0.0)]) == 1.0
+
+
+def test_a_prediction_is_a_geometric_mean_over_answers():
+    copies, does_not = Steps(4.0, 1.0, 3.0), Steps(1.0, 0.0, 0.0)
+    both = predicted(flat, guesser(0.8, ms=0.0), [copies, does_not])
+    assert both == pytest.approx((4.0 * 1.0) ** 0.5)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 
 import numpy as np
 import pytest
 
 from augury.bench.document import Run, document
 from augury.bench.paired import Answer, Pair
+from augury.bench.plan import measured
 from augury.bench.plan.drafts import read_draft
+from augury.bench.plan.gain import Steps
 from augury.bench.plan.measured import check, draft_ms, read_seen, verify_ms
 from augury.bench.prompts import Prompt
 from augury.budget import Costs
@@ -60,7 +63,7 @@ def test_a_profile_as_a_function_of_rows():
 
 
 def test_copying_has_no_forward_to_measure():
-    assert draft_ms(read_draft("copy:2"), None, 100)(8, 5) == 2.0
+    assert draft_ms(read_draft("copy:2"), None, 100, 1.0)(8, 5) == 2.0
 
 
 @pytest.mark.parametrize("text", ["head:1B", "block:1B", "8B"])
@@ -77,15 +80,19 @@ def test_a_draft_model_is_measured_as_it_is_loaded():
 
 
 @pytest.mark.real
-def test_the_target_in_fewer_bits_is_measured(engine):
-    target = engine.target
-    if 4 not in target.info.short:
+def test_the_target_in_fewer_bits_is_measured(engine, monkeypatch):
+    copied = Prompt("a", "qa", "Repeat: one two three four five six seven eight nine ten eleven twelve.")
+    monkeypatch.setattr(measured, "own", lambda: [copied, Prompt("b", "math", "word " * 4000)])  # one does not fit
+    if 4 not in engine.target.info.short:
         with pytest.raises(InputError, match="has no such weights"):
-            draft_ms(read_draft("self:int4"), target, 16)
+            draft_ms(read_draft("self:int4"), engine, 16, 10.0)
         return
-    draft = draft_ms(read_draft("self:int4"), target, 16)
-    assert draft(1, 1) > 0.0
+    draft = draft_ms(read_draft("self:int4"), engine, 16, 10.0)
+    assert 0.0 < draft(1, 1) < 10.0  # of a row of 10 ms
     assert draft(3, 4) == pytest.approx(12 * draft(1, 1))
+    monkeypatch.setattr(measured, "own", lambda: [Prompt("b", "math", "word " * 4000)])
+    with pytest.raises(InputError, match="holds none of them"):
+        draft_ms(read_draft("self:int4"), engine, 16, 10.0)
 
 
 def test_a_result_of_bench(tmp_path):
@@ -94,6 +101,20 @@ def test_a_result_of_bench(tmp_path):
     assert seen.tokens == pytest.approx(1 + 60 / 20)
     assert seen.length == pytest.approx(80 / 20)
     assert seen.context == 170
+    assert seen.answers == (Steps(4.0, 1.0, 4.0),) * 2
+    assert (seen.plain_rest, seen.rest) == (0.0, 0.0)
+
+
+def test_steps_that_guess_nothing_and_what_surrounds_forwards(tmp_path):
+    path = result(tmp_path / "self.json")
+    kept = json.loads(path.read_text())
+    for pair in kept["runs"][0]["pairs"]:
+        pair["plain"]["figures"] |= {"rest_ms": 20.0, "draft_ms": 4.0}  # of 40 steps
+        pair["drafted"]["figures"] |= {"rest_ms": 8.0, "undrafted": {"no guess": 2}}  # of 10 steps
+    path.write_text(json.dumps(kept))
+    seen = read_seen(path)
+    assert seen.answers == (Steps(4.0, 0.8, 5.0),) * 2
+    assert (seen.plain_rest, seen.rest) == pytest.approx((0.6, 0.8))
 
 
 @pytest.mark.parametrize(
@@ -129,3 +150,11 @@ def test_a_kept_result_of_the_documentation_says_what_the_page_reckons_with(tmp_
     page = (DOCS / "planning.md").read_text()
     assert f"emitted {seen.tokens:.2f} tokens a step\nfrom {seen.length:.2f} guesses" in page
     assert f"where {seen.gain:.2f} was measured" in page
+
+
+def test_the_page_says_what_the_kept_plans_printed():
+    page = (DOCS / "planning.md").read_text()
+    said = re.findall(r"measured speed-up .*", (DOCS / "results" / "plan.txt").read_text())
+    assert len(said) == 2
+    assert all(line in page for line in said)
+    assert all(int(line.split(", ")[-1].split("%")[0]) <= 15 for line in said)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 Verify = Callable[[int, int], float]
 """(rows, batch) -> milliseconds of a forward of the target of so many rows in all, for so many requests."""
@@ -120,15 +121,43 @@ def constant_acceptance(tokens: float, length: float) -> float:
     return high
 
 
-def predicted(verify: Verify, guesser: Guesser, tokens: float, length: float) -> float:
-    """The gain of one request's steps that emit so many tokens with so many guesses in the mean.
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one prompt's answer, in the mean.
+
+    Attributes:
+        tokens: emitted by a step.
+        drafted: share of the steps in which anything was guessed.
+        length: guesses verified by each of these.
+    """
+
+    tokens: float
+    drafted: float
+    length: float
+
+
+def predicted(
+    verify: Verify, guesser: Guesser, answers: Sequence[Steps], plain_rest: float = 0.0, rest: float = 0.0
+) -> float:
+    """The gain of one request at a time: the geometric mean over answers, which is the mean that a benchmark takes.
 
     A step of a length between two whole ones takes the time between theirs.
+
+    Args:
+        verify: the target's forwards.
+        guesser: the drafter.
+        answers: at least one.
+        plain_rest: milliseconds of a plain step that are neither forward nor guess.
+        rest: the same of a drafted step.
     """
 
     def step(guesses: int) -> float:
         return (guesser.draft(1, guesses) if guesses else 0.0) + verify(guesses + 1, 1)
 
-    below = math.floor(length)
-    ms = step(below) + (length - below) * (step(below + 1) - step(below))
-    return tokens * verify(1, 1) / ms
+    def ms(one: Steps) -> float:
+        below = math.floor(one.length)
+        guessing = step(below) + (one.length - below) * (step(below + 1) - step(below))
+        return rest + one.drafted * guessing + (1.0 - one.drafted) * step(0)
+
+    plain = verify(1, 1) + plain_rest
+    return math.exp(fmean(math.log(one.tokens * plain / ms(one)) for one in answers))

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from augury.api import AUTO
 from augury.bench.document import measured, read
+from augury.bench.paired import Pair, question
 from augury.bench.plan.drafts import Draft
-from augury.bench.plan.gain import Verify
-from augury.drafters import split
-from augury.errors import InputError
+from augury.bench.plan.gain import Steps, Verify
+from augury.bench.prompts import own, select
+from augury.drafters import make, split
+from augury.engine.engine import Engine
+from augury.errors import ContextTooLong, InputError
 
 if TYPE_CHECKING:
     from augury.budget import Costs
-    from augury.models.target import Target
 
-_TRIES = 15  # forwards in fewer bits that are timed: the least of them counts, as in a profile
+REPEATS = 6
+"""Forwards of each size that a plan times: the fastest counts, and beside other programs it takes some to be fast."""
+
+_TRIES = 15  # forwards of a draft model that are timed: the least of them counts, as in a profile
+_TOKENS = 64  # of each answer for which guesses are timed; a quarter as many plain ones, in turn
 
 
 def verify_ms(costs: Costs, context: int) -> Verify:
@@ -34,13 +39,16 @@ def verify_ms(costs: Costs, context: int) -> Verify:
     return verify
 
 
-def draft_ms(draft: Draft, target: Target, context: int, threads: int | None = None) -> Callable[[int, int], float]:
+def draft_ms(
+    draft: Draft, engine: Engine, context: int, row_ms: float, threads: int | None = None
+) -> Callable[[int, int], float]:
     """(batch, length) -> milliseconds of its guesses. Drafters here guess for one request after the other.
 
     Args:
         draft: ``self``, a model whose files are here, or ``copy``.
-        target: loaded; has a free slot.
+        engine: free.
         context: tokens that each request holds.
+        row_ms: of a forward of one row behind so many tokens.
         threads: that a draft model runs with, as the target's in use.
 
     Raises:
@@ -48,7 +56,7 @@ def draft_ms(draft: Draft, target: Target, context: int, threads: int | None = N
     """
     if draft.kind == "copy":
         return lambda _batch, _length: draft.ms
-    one = _self_ms(draft, target, context) if draft.kind == "self" else _model_ms(draft, context, threads)
+    one = _self_ms(draft, engine, row_ms) if draft.kind == "self" else _model_ms(draft, context, threads)
     return lambda batch, length: batch * length * one
 
 
@@ -63,23 +71,35 @@ def check(draft: Draft) -> None:
         raise InputError(f"--measure times a draft model as it is loaded, in bf16; name it as {draft.model}")
 
 
-def _self_ms(draft: Draft, target: Target, context: int) -> float:
-    """A guess of the target in fewer bits, the choice of its token included."""
+def _self_ms(draft: Draft, engine: Engine, row_ms: float) -> float:
+    """A guess of the target in fewer bits, as the drafter makes it: the choice of its token included, and several of
+    one forward where what followed the same words before says the same. How often it does is a matter of the text, so
+    our own prompts are answered, and plain forwards are timed in turn, as the machine's speed drifts.
+    """
+    target, ratios = engine.target, []
     bits = {"int4": 4, "int8": 8}.get(draft.precision or "", 0)
     if bits not in target.info.short:
         known = ", ".join(f"self:int{b}" for b in target.info.short if b < 16) or "none"
         raise InputError(f"--draft {draft.name}: {target.info.runner} has no such weights; it has {known}")
-    guess = target.shorten(bits, range(target.info.layers))
-    slot, times = target.open(), []
-    try:
-        target.prefill(slot, np.arange(context, dtype=np.int32) % target.info.vocab_size)
-        for _ in range(_TRIES):
-            begin = time.perf_counter()
-            guess(slot, 0, np.zeros(1, np.int32)).argmax()
-            times.append(time.perf_counter() - begin)
-    finally:
-        target.release(slot)
-    return 1e3 * min(times)
+    drafter = make(
+        f"self:int{bits}", target=target, tokenizer=engine.tokenizer, vocab_size=target.info.vocab_size, slots=1
+    )
+    engine.close()  # its slots are wanted
+    with Engine(
+        target, [("self", drafter)], tokenizer=engine.tokenizer, template=engine.template, eos_ids=engine.eos_ids
+    ) as asked:
+        for prompt in select(own(), (), 1):
+            try:
+                drafted = asked.generate(question(asked, prompt), max_tokens=_TOKENS).record
+            except ContextTooLong:
+                continue
+            plain = asked.generate(question(asked, prompt), max_tokens=_TOKENS // 4, draft=False).record
+            if drafted.drafted:
+                guess_ms = sum(step.draft_ms for step in drafted.steps) / drafted.drafted
+                ratios.append(guess_ms / median(step.verify_ms for step in plain.steps))
+    if not ratios:
+        raise InputError(f"--draft {draft.name} is timed on our own prompts, and {target.info.name} holds none of them")
+    return row_ms * fmean(ratios)
 
 
 def _model_ms(draft: Draft, context: int, threads: int | None) -> float:
@@ -102,6 +122,9 @@ class Seen:
         length: guesses verified by a step, in the mean.
         context: tokens a request holds, in the mean.
         gain: the measured speed-up, the prompt excluded.
+        answers: the steps of each prompt's drafted answers.
+        plain_rest: milliseconds of a plain step that are not its forward.
+        rest: milliseconds of a drafted step that are neither forward nor guess.
     """
 
     model: str
@@ -110,6 +133,9 @@ class Seen:
     length: float
     context: int
     gain: float
+    answers: tuple[Steps, ...]
+    plain_rest: float
+    rest: float
 
 
 def read_seen(path: Path) -> Seen:
@@ -131,7 +157,7 @@ def read_seen(path: Path) -> Seen:
             f"--bench {path} is of several drafters, {run.drafters}, and a cost is reckoned of one; measure one: "
             "augury bench --drafters NAME --json FILE"
         )
-    figures = [pair.drafted.figures for pair in run.pairs]
+    plain, figures = [pair.plain.figures for pair in run.pairs], [pair.drafted.figures for pair in run.pairs]
     steps, drafted = sum(f.steps for f in figures), sum(f.drafted for f in figures)
     if not drafted:
         raise InputError(f"--bench {path}: nothing was drafted there, so there is nothing to compare with")
@@ -142,4 +168,19 @@ def read_seen(path: Path) -> Seen:
         length=drafted / steps,
         context=round(fmean(f.prompt_tokens + f.completion_tokens / 2 for f in figures)),
         gain=run.summary.overall.speedup,
+        answers=tuple(_steps(run.pairs, prompt) for prompt in dict.fromkeys(pair.prompt.id for pair in run.pairs)),
+        plain_rest=sum(f.draft_ms + f.rest_ms for f in plain) / sum(f.steps for f in plain),
+        rest=sum(f.rest_ms for f in figures) / steps,
+    )
+
+
+def _steps(pairs: Sequence[Pair], prompt: str) -> Steps:
+    """Of all drafted answers to one prompt."""
+    figures = [pair.drafted.figures for pair in pairs if pair.prompt.id == prompt]
+    steps = sum(f.steps for f in figures)
+    guessing = steps - sum(sum(f.undrafted.values()) for f in figures)
+    return Steps(
+        tokens=sum(f.completion_tokens for f in figures) / steps,
+        drafted=guessing / steps,
+        length=sum(f.drafted for f in figures) / guessing if guessing else 0.0,
     )

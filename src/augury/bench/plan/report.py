@@ -160,9 +160,10 @@ def against(seen: Seen, verify: Verify, guesser: Guesser, same_machine: bool) ->
         same_machine: whether costs are of this machine; those of another are not compared.
     """
     found = f"{seen.tokens:.2f} tokens a step from {seen.length:.2f} guesses of {seen.drafters}"
-    expected = predicted(verify, guesser, seen.tokens, seen.length)
     if not same_machine:
+        expected = predicted(verify, guesser, seen.answers)
         return [f"bench found {found}; with these steps this hardware would gain {expected:.2f}"]
+    expected = predicted(verify, guesser, seen.answers, seen.plain_rest, seen.rest)
     off = expected / seen.gain - 1.0
     return [
         f"bench found {found}: measured speed-up {seen.gain:.2f}, predicted {expected:.2f}, "
