@@ -37,11 +37,11 @@ def test_one_loop():
         for path in (ROOT / "src/augury").rglob("*.py")
         if re.search(r"\.verify\(", path.read_text())
     ]
-    # The cost table and the forward benchmark time it, the watched target hands it on, and a follower is another model
-    # that a drafter asks; none of them generates.
+    # The cost table and the forward benchmark time it, the watched and the replayed target hand it on, and a follower is
+    # another model that a drafter asks; none of them generates.
     assert set(callers) <= {
-        "engine/loop.py", "engine/costs.py", "bench/forward.py", "bench/peers.py", "drafters/follower.py",
-        "conformance/identity.py", "conformance/cache.py", "conformance/wrong.py",
+        "engine/loop.py", "engine/costs.py", "bench/forward.py", "bench/peers.py", "bench/replayed.py",
+        "drafters/follower.py", "conformance/identity.py", "conformance/cache.py", "conformance/wrong.py",
     }  # fmt: skip
     assert "engine/loop.py" in callers
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -95,26 +96,27 @@ def choose(
         spent: milliseconds that the guesses took; the more, the less a further row adds to them.
     """
     fixed = [t for t in trees if t.laws]
-    sizes = [0 if t.laws else len(t) for t in trees]
-    if costs is None or not any(sizes):
+    places = [(i, node) for i, t in enumerate(trees) if not t.laws for node in range(len(t))]
+    if costs is None or not places:
         return list(trees)
-    survival = np.concatenate([t.survival[:n] for t, n in zip(trees, sizes, strict=True)])
-    order = np.argsort(-survival, kind="stable")  # stable: a parent stays before its children on ties
-    owner = np.repeat(np.arange(len(trees)), sizes)[order]
-    context = np.asarray(contexts, np.float64)
+    # Of some ten nodes, as most steps have, lists are sooner sorted and summed up than arrays.
+    survival = [s for t in trees if not t.laws for s in t.survival.tolist()]
+    # Stable: a parent stays before its children on ties.
+    order = sorted(range(len(places)), key=survival.__getitem__, reverse=True)
     surely = len(trees) + sum(float(t.survival.sum()) for t in fixed)
-    gain = surely + np.concatenate([[0.0], np.cumsum(survival[order], dtype=np.float64)])
-    rows = len(trees) + sum(map(len, fixed)) + np.arange(len(order) + 1)
-    whole = sum(c * len(t) for c, t in zip(context.tolist(), trees, strict=True) if t.laws)
-    read = context.sum() + whole + np.concatenate([[0.0], np.cumsum(context[owner])])
-    rate = gain / (costs.step(rows, read) + spent)
-    count = int(np.argmax(rate))
+    gain = [surely + s for s in accumulate([survival[k] for k in order], initial=0.0)]
+    whole = sum(contexts) + sum(c * len(t) for c, t in zip(contexts, trees, strict=True) if t.laws)
+    read = [*accumulate([contexts[places[k][0]] for k in order], initial=whole)]
+    rows = len(trees) + sum(map(len, fixed)) + np.arange(len(read))
+    rate = np.array(gain) / (costs.step(rows, np.array(read, np.float64)) + spent)
+    count = int(rate.argmax())
     if rate[count] < HURDLE * rate[0]:
         count = 0
-    starts, kept = np.concatenate([[0], np.cumsum(sizes)]), [list[int]() for _ in trees]
-    for i, node in zip(owner[:count].tolist(), (order - starts[owner])[:count].tolist(), strict=True):
-        kept[i].append(node)
-    return [tree.keep(nodes) if sizes[i] else tree for i, (tree, nodes) in enumerate(zip(trees, kept, strict=True))]
+    kept = [list[int]() for _ in trees]
+    for k in order[:count]:
+        owner, node = places[k]
+        kept[owner].append(node)
+    return [tree if tree.laws else tree.keep(nodes) for tree, nodes in zip(trees, kept, strict=True)]
 
 
 def best_chain(tree: DraftTree) -> DraftTree:

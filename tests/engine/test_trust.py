@@ -54,6 +54,27 @@ def test_a_child_is_never_believed_more_than_its_parent():
     assert trust.temper(two(0.8, 0.8)).survival.tolist() == pytest.approx([0.8**9] * 2)
 
 
+def test_what_must_be_stated_is_what_is_then_believed():
+    trust = Trust()
+    trust.powers |= {0: 2.0, 1: 4.0}
+    assert trust.stated(0.25, {0}) == pytest.approx(0.5)
+    assert trust.temper(DraftTree.chain([1], [trust.stated(0.25, {0})])).survival[0] == pytest.approx(0.25)
+    assert trust.stated(0.25, {0, 1}) == pytest.approx(0.5)  # the one who is believed most decides
+    assert trust.stated(0.0, {0}) == 0.0
+
+
+def test_a_request_learns_with_the_engine_and_of_private_drafters_alone():
+    trust = Trust()
+    own = trust.own()
+    for _ in range(20):
+        tree = own.temper(two(0.9, 0.9))
+        trust.learn(tree, tree, Path((0, 1), 3), own, frozenset({1}))
+    assert own.powers[0] < 1.1
+    assert own.powers[1] < 1.1
+    assert trust.powers[0] < 1.1
+    assert trust.powers[1] == Trust().powers[1]
+
+
 def test_what_is_not_verified_is_tried_again_in_time():
     trust = Trust()
     trust.powers[0] = 30.0

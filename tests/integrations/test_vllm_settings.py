@@ -27,7 +27,7 @@ def of(**augury):
 
 def test_defaults_are_the_drafter_suffix_at_the_prices_of_the_device():
     for additional in ({}, {"augury": {}}, {"other": 1}, None):
-        assert Options.of(additional) == Options.of(additional, "xpu") == Options(("suffix",), "given", 0.005, 256)
+        assert Options.of(additional) == Options.of(additional, "xpu") == Options(("suffix",), "given", 0.001, 256)
         assert Options.of(additional, "cpu") == Options(("suffix",), "measured", 0.05, 256)
     assert Options.of({"augury": {"prices": "given"}}, "cpu").row == 0.05
     assert Options.of({"augury": {"row": 0.2}}, "cpu") == Options(("suffix",), "measured", 0.2, 256)

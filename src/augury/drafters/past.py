@@ -25,6 +25,7 @@ DEPTH = 32
 _WORD = 4
 _SPAN = DEPTH * _WORD
 _NEARBY = 8
+_FEW = 128  # positions that are sooner sorted as a list
 
 
 class Match(NamedTuple):
@@ -55,6 +56,8 @@ class Past:
         self._text = bytearray(256 * _WORD) + _backwards(tokens)
         self.tokens = array("i", np.ascontiguousarray(tokens, np.int32).tobytes())
         self._order = array("i", _ordered(tokens).tobytes())
+        # The context that was looked for last, and its place: an ending that was is put there with the next token.
+        self._sought: tuple[bytearray, int] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -63,7 +66,8 @@ class Past:
         """Add one token to the end."""
         last = len(self.tokens) - 1
         if last >= 0:
-            self._order.insert(bisect_right(self._order, self._context(last), key=self._context), last)
+            self._order.insert(self._place(self._context(last)), last)
+            self._sought = None
         self.tokens.append(token)
         start = self._room()
         self._text[start : start + _WORD] = token.to_bytes(_WORD, "big")
@@ -80,6 +84,7 @@ class Past:
         followed = sorted(range(max(before - 1, 0), len(self.tokens) - 1), key=key)
         places = [bisect_right(self._order, key(position), key=key) for position in followed]
         self._order = array("i", np.insert(np.frombuffer(self._order, np.int32), places, followed).tobytes())
+        self._sought = None
 
     def _room(self) -> int:
         """Make room for the text in its buffer; gives where it begins there."""
@@ -104,7 +109,7 @@ class Past:
         """
         order, key, wanted = self._order, self._context, bytearray(context)
         found: list[Match] = []
-        right = bisect_left(order, wanted, key=key)
+        right = self._place(wanted)
         left = right - 1
         below, above = self._near(wanted, left), self._near(wanted, right)
         while len(found) < count and (length := max(below, above)) >= shortest:
@@ -133,6 +138,13 @@ class Past:
         """Tokens, at most ``DEPTH``, that the contexts of a position and of the last one share."""
         return _shared(self.ending(), self._context(position))
 
+    def _place(self, context: bytearray) -> int:
+        """Where a context stands in the order, behind those that are equal."""
+        sought = self._sought
+        if sought is None or sought[0] != context:
+            self._sought = sought = context, bisect_right(self._order, context, key=self._context)
+        return sought[1]
+
     def _context(self, position: int) -> bytearray:
         start = len(self._text) - (position + 1) * _WORD
         return self._text[start : start + _SPAN]
@@ -143,7 +155,7 @@ class Past:
 
     def _first(self, positions: array[int], count: int, start: int | None) -> list[int]:
         """``count`` of the positions in the order that ``start`` says."""
-        if start is None and len(positions) <= _NEARBY:
+        if start is None and len(positions) <= _FEW:
             return sorted(positions, reverse=True)[:count]
         places = np.frombuffer(positions, np.int32)
         ranks = -places if start is None else (places - start) % len(self.tokens)

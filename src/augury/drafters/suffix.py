@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from augury.drafters.drafter import Drafter, View
 from augury.drafters.past import Match, Past
 from augury.drafters.survival import Line, Rates, Survival
-from augury.drafters.votes import ESCAPE, RANKS, WEIGHT, Guess, further, grow, score, vote
+from augury.drafters.votes import ESCAPE, RANKS, WEIGHT, Guess, grow, score, vote
 from augury.errors import InputError
 from augury.tree import DraftTree
 
@@ -62,7 +62,7 @@ class Suffix(Drafter):
         request = self._caught_up(view)
 
         def behind(guess: Guess, depth: int) -> list[Guess]:
-            return _guesses(request.past, further(guess.voters), _ON, depth)
+            return _guesses(request.past, guess.voters, _ON, depth)
 
         return grow(request.guesses, behind, request.rates, limit, view.room, view.floor)
 
@@ -93,13 +93,13 @@ class Suffix(Drafter):
 
 
 def _guesses(past: Past, voters: Sequence[Match], kind: int, depth: int = 0) -> list[Guess]:
-    """What voters guess that stand ``depth`` tokens further than at the text's end."""
+    """What voters of the text's end guess ``depth`` tokens behind it."""
     if not voters:
         return []
     text, last = past.tokens, len(past) - 1
-    votes = []
-    for voter in voters:
-        begin = voter.position - depth
-        # A voter that has run into the present goes on with what it guessed itself: the text repeats.
-        votes.append((text[begin + 1 + depth % (last - begin)], WEIGHT[voter.length], voter))
-    return vote(votes, ESCAPE[voters[0].length], kind)
+    # A voter that runs into the present goes on with what it guessed itself: the text repeats.
+    votes = [
+        (text[voter.position + 1 + depth % (last - voter.position)], WEIGHT[voter.length + depth], voter)
+        for voter in voters
+    ]
+    return vote(votes, ESCAPE[voters[0].length + depth], kind)

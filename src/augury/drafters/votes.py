@@ -12,7 +12,6 @@ Behind a guess the voters that agreed with it vote on, each one position further
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -21,10 +20,12 @@ from augury.drafters.past import DEPTH, Match
 from augury.drafters.survival import Rates
 from augury.tree import MAX_NODES, DraftTree
 
-WEIGHT = tuple(math.pow(m, 2.25) for m in range(DEPTH + 1))
+_SHARED = [min(m, DEPTH) for m in range(DEPTH + MAX_NODES + 1)]  # more are not told apart
+
+WEIGHT = tuple(math.pow(m, 2.25) for m in _SHARED)
 """Weight of a voter by the tokens it shares."""
 
-ESCAPE = tuple(2.1 * math.pow(m, 0.85) for m in range(DEPTH + 1))
+ESCAPE = tuple(2.1 * math.pow(m, 0.85) for m in _SHARED)
 """Escape weight by the longest match. The constants of both were fitted to hits of the likeliest guess over answers of
 a small chat model; free weights for every length did no better on answers held out."""
 
@@ -54,32 +55,39 @@ def vote(votes: Sequence[tuple[int, float, Match]], escape: float, kind: int) ->
         escape: weight of nobody being right, above 0.
         kind: of the likeliest guess; the further ranks have the kinds behind it.
     """
+    if len(votes) == 1:  # as behind most guesses
+        token, weight, voter = votes[0]
+        return [Guess(token, kind, weight / (weight + escape), [voter])]
     weights: dict[int, float] = {}
     voters: dict[int, list[Match]] = {}
     for token, weight, voter in votes:
-        weights[token] = weights.get(token, 0.0) + weight
-        voters.setdefault(token, []).append(voter)
+        if token in weights:
+            weights[token] += weight
+            voters[token].append(voter)
+        else:
+            weights[token] = weight
+            voters[token] = [voter]
     total = sum(weights.values()) + escape
     ranked = sorted(weights, key=weights.__getitem__, reverse=True)
     return [
-        Guess(token, kind + min(rank, RANKS - 1), weights[token] / total, voters[token])
+        Guess(token, kind + (rank if rank < RANKS else RANKS - 1), weights[token] / total, voters[token])
         for rank, token in enumerate(ranked)
     ]
 
 
 def further(voters: Sequence[Match]) -> list[Match]:
     """Voters behind a token that all of them voted for."""
-    return [Match(position + 1, min(length + 1, DEPTH)) for position, length in voters]
+    return [Match(position + 1, length + 1 if length < DEPTH else DEPTH) for position, length in voters]
 
 
 def score(rates: Rates, guesses: Sequence[Guess], token: int) -> list[Match]:
     """Learn from the token that came, and give the voters that are right so far."""
     right: list[Match] = []
-    for place, guess in enumerate(guesses):
+    for place, (guessed, kind, raw, voters) in enumerate(guesses):
         if place < _SCORED:
-            rates.score(guess.kind, guess.raw, guess.token == token)
-        if guess.token == token:
-            right = further(guess.voters)
+            rates.score(kind, raw, guessed == token)
+        if guessed == token:
+            right = further(voters)
     return right
 
 
@@ -106,20 +114,20 @@ def grow(
     parents: list[int] = []
     survival: list[float] = []
     queue: list[tuple[float, int, int, int, Guess]] = []
-    number = itertools.count()
-
-    def offer(node: int, depth: int, above: float, guesses: Sequence[Guess]) -> None:
-        for guess in guesses:
-            reached = above * rates.hit(guess.kind, guess.raw)
+    hit, pushed = rates.hit, 0
+    offered, node, depth, above = guesses, -1, 0, 1.0
+    while True:
+        for guess in offered:
+            reached = above * hit(guess.kind, guess.raw)
             if reached >= worth:
-                heapq.heappush(queue, (-reached, next(number), node, depth + 1, guess))
-
-    offer(-1, 0, 1.0, guesses)
-    while queue and len(tokens) < limit:
+                heapq.heappush(queue, (-reached, pushed, node, depth + 1, guess))
+                pushed += 1
+        if not queue or len(tokens) >= limit:
+            break
         reached, _, parent, depth, guess = heapq.heappop(queue)
+        above, node = -reached, len(tokens)
         tokens.append(guess.token)
         parents.append(parent)
-        survival.append(-reached)
-        if len(tokens) < limit and depth < deepest:
-            offer(len(tokens) - 1, depth, -reached, behind(guess, depth))
+        survival.append(above)
+        offered = behind(guess, depth) if len(tokens) < limit and depth < deepest else ()
     return DraftTree.of(tokens, parents, survival) if tokens else DraftTree.empty()

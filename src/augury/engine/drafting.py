@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from augury.accept import RULES
 from augury.budget import Costs, Expected, best_chain, promise, shallow
 from augury.drafters.drafter import Drafter, Observation
 from augury.engine.asking import ENGINE_WEIGHT, Asking, Key, Weighed, key_of, pay_together
 from augury.engine.request import Request
-from augury.engine.trust import LOWEST, Trust
+from augury.engine.trust import Trust
 from augury.errors import DrafterError, first_line
 from augury.models.target import TargetInfo
 from augury.record import Proposal
@@ -33,8 +31,7 @@ MAX_FAULTS = 3
 Named = Sequence[tuple[str, Drafter]]
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(NamedTuple):
     """What all drafters together propose for one request.
 
     Attributes:
@@ -101,7 +98,6 @@ def learn(
     """
     if len(offer.tree):
         trust.learn(offer.tree, tree, path, request.trust, private)
-        request.trust.learn(offer.tree, tree, path)
     if not costs or not offer.asked:
         return
     told = private.isdisjoint(tree.source[list(path.nodes)].tolist())
@@ -146,10 +142,8 @@ def propose(
         floor: survival below which no node is worth its row in this step.
     """
     others = len(batch) - 1
-    # As it is to be believed a node may be a little likelier than it was said to be, see ``trust.py``.
-    said = floor ** (1.0 / LOWEST)
     seats = [
-        _Seat(drafters, r, info, limit, costs, others, deepest, said) for r, limit in zip(batch, limits, strict=True)
+        _Seat(drafters, r, info, limit, costs, others, deepest, floor) for r, limit in zip(batch, limits, strict=True)
     ]
     able = [seat for seat in seats if seat.why is None]
     for index in range(len(drafters)):
@@ -191,8 +185,8 @@ class _Seat:
         # The step emits one token more than it accepts, and the root itself takes one place of the context.
         most = min(deepest, request.switches.deepest)
         self._depth = min(request.output.room - 1, info.context - request.length - 1, most)
-        self._limit, self._ratio = limit, RULES[request.rule].laws
-        self._chains = not (RULES[request.rule].trees and info.trees)
+        rule = RULES[request.rule]
+        self._limit, self._ratio, self._chains = limit, rule.laws, not (rule.trees and info.trees)
         self.why = _unasked(drafters, request, self._depth, limit)
         self.wanted = set(request.switches.drafters)
         self.plain = self._alone = 0.0
@@ -202,16 +196,17 @@ class _Seat:
         self._paid: list[tuple[Key, float]] = []
         if self.why is not None:
             return
-        request.show(self._depth, floor)
+        request.show(self._depth, request.trust.stated(floor, self.wanted))
         if costs:
             rows = np.array([1 + others, 1])
             self.plain, self._alone = costs.step(rows, rows * float(request.length)).tolist()
             share = self.plain / (1 + others)
             self.dear = {index for index in self.wanted if not request.asking.cheap(index, share)}
-        for index in self.wanted & request.benched.keys():
-            self._proposals[index] = Proposal(drafters[index][0], 0, 0.0, f"left out: {request.benched[index]}")
-            self.wanted.discard(index)
-            self.dear.discard(index)
+        for index, why in request.benched.items():
+            if index in self.wanted:
+                self._proposals[index] = Proposal(drafters[index][0], 0, 0.0, f"left out: {why}")
+                self.wanted.discard(index)
+                self.dear.discard(index)
 
     @property
     def limit(self) -> int:
@@ -222,8 +217,11 @@ class _Seat:
     def merged(self) -> DraftTree:
         """What was offered, as it is to be believed."""
         # In the order of asking: what was drawn earlier may decide who is asked later, so it must be judged earlier.
-        whole = DraftTree.merge(list(self._trees.values()))
-        return self.request.trust.temper(shallow(best_chain(whole) if self._chains else whole, self._depth))
+        trees = list(self._trees.values())
+        whole = trees[0] if len(trees) == 1 else DraftTree.merge(trees)
+        if self._chains and len(trees) > 1:
+            whole = best_chain(whole)
+        return self.request.trust.temper(shallow(whole, self._depth))
 
     def _without(self) -> Expected:
         """The best step with what was offered, the others' plain tokens and the time of the guesses included."""
@@ -264,7 +262,7 @@ class _Seat:
         if self.why is not None:
             return Offer(DraftTree.empty(), (), self.why)
         tree = self.merged() if self._trees else DraftTree.empty()
-        done = tuple(self._proposals[index] for index in sorted(self._proposals))
+        done = tuple([self._proposals[index] for index in sorted(self._proposals)])
         return Offer(tree, done, None if len(tree) else _guessless(done), tuple(self._paid))
 
 
@@ -286,11 +284,11 @@ def legal(request: Request, tree: DraftTree) -> DraftTree:
 def _ask(drafters: Named, index: int, seats: Sequence[_Seat], info: TargetInfo, stalls: bool) -> None:
     """Let one drafter guess for some requests, in vain where it breaks its contract. The time is shared out."""
     name, drafter = drafters[index]
-    clock = time.perf_counter()
     given: Sequence[object] = []
     failure: Exception | None = None
     limits = [seat.limit for seat in seats]
     views = [seat.request.views[index] for seat in seats]
+    clock = time.perf_counter()
     try:
         given = [drafter.propose(views[0], limits[0])] if len(seats) == 1 else drafter.propose_all(views, limits)
         if len(given) != len(seats):
@@ -298,8 +296,7 @@ def _ask(drafters: Named, index: int, seats: Sequence[_Seat], info: TargetInfo, 
     except Exception as error:
         failure = error
     ms = 1e3 * (time.perf_counter() - clock)
-    most = max(STALL_MS, STALL_STEPS * seats[0].plain)
-    if stalls and ms > most and failure is None:
+    if stalls and failure is None and ms > (most := max(STALL_MS, STALL_STEPS * seats[0].plain)):
         failure = DrafterError(f"took {ms:.0f} ms, the limit is {most:.0f}")
     for place, seat in enumerate(seats):
         tree, fault = DraftTree.empty(), failure
@@ -342,9 +339,9 @@ def _checked(tree: object, index: int, limit: int, vocab_size: int) -> DraftTree
         raise DrafterError(f"proposed {len(tree)} nodes, the limit is {limit}")
     if not len(tree):
         return DraftTree.empty()
-    tokens = _flat("tokens", tree.tokens, "iu").tolist()
-    parents = _flat("parents", tree.parents, "iu").tolist()
-    survival = _flat("survival", tree.survival, "f").tolist()
+    tokens = _numbers("tokens", tree.tokens, "iu")
+    parents = _numbers("parents", tree.parents, "iu")
+    survival = _numbers("survival", tree.survival, "f")
     if (last := max(tokens)) >= vocab_size:
         raise DrafterError(f"proposed token {last}, the vocabulary ends at {vocab_size - 1}")
     laws: dict[int, FloatArray] = {}
@@ -359,15 +356,18 @@ def _checked(tree: object, index: int, limit: int, vocab_size: int) -> DraftTree
     # A tree's own check forgives rounding. Here, where survival comes in, it is made never to grow along a path: the
     # budget takes the surest nodes, and no node may be surer than its parent.
     for i, parent in enumerate(parents):
-        survival[i] = min(survival[i], survival[parent] if parent >= 0 else 1.0)
+        most = survival[parent] if parent >= 0 else 1.0
+        if survival[i] > most:
+            survival[i] = most
     return DraftTree.of(tokens, parents, survival, index, laws)
 
 
-def _flat(what: str, array: object, kinds: str) -> npt.NDArray[Any]:
-    """A copy of a flat array of numbers of some kinds, and nothing else: a drafter may keep and change its own."""
+def _numbers(what: str, array: object, kinds: str) -> list[Any]:
+    """The numbers of a flat array of some kinds, and of nothing else: a drafter may keep and change its own."""
     if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.kind not in kinds:
         raise DrafterError(f"proposed {what} that are no flat array of {'whole' if kinds == 'iu' else 'real'} numbers")
-    return np.array(array, subok=False)
+    numbers: list[Any] = np.ndarray.tolist(array)  # whatever a subclass does
+    return numbers
 
 
 def _fault(request: Request, index: int, error: Exception, final: bool) -> str:

@@ -15,28 +15,33 @@ its power drifts back to the start.
 from __future__ import annotations
 
 import math
-
-import numpy as np
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 from augury.tree import DraftTree, Path
 
-_START, LOWEST, _HIGHEST = 1.2, 0.8, 40.0
+_START, _LOWEST, _HIGHEST = 1.2, 0.8, 40.0
 _PRIOR = 8.0  # curvature at the start: some twenty even chances weigh as much
 _FADE = 0.995  # of the curvature, each step: what was learnt a thousand steps ago is forgotten
+_LEAST, _MOST = 1e-4, 1.0 - 1e-3  # probabilities that are reckoned with
 _DRIFT = 0.002  # back to the start, each step without a verified node
 
 
 class Trust:
-    """The powers of the drafters of one engine, or in one request of it; f64[256] by their place."""
+    """How far the drafters of one engine are believed, or of one request of it.
+
+    Attributes:
+        powers: by a drafter's place.
+    """
 
     def __init__(self) -> None:
-        self.powers = np.full(256, _START)
-        self._curvatures = np.full(256, _PRIOR)
+        self.powers: defaultdict[int, float] = defaultdict(lambda: _START)
+        self._curvatures: defaultdict[int, float] = defaultdict(lambda: _PRIOR)
 
     def own(self) -> Trust:
         """For a new request: begins with these powers, which weigh no more than at the start."""
         trust = Trust()
-        trust.powers = self.powers.copy()
+        trust.powers.update(self.powers)
         return trust
 
     def temper(self, tree: DraftTree) -> DraftTree:
@@ -44,20 +49,24 @@ class Trust:
         if not len(tree):
             return tree
         sources = tree.source.tolist()
-        powers = {source: float(self.powers[source]) for source in {*sources}}
+        powers = self.powers
         survival = [said ** powers[source] for said, source in zip(tree.survival.tolist(), sources, strict=True)]
-        if len(powers) > 1:  # a child of another drafter may be believed more than its parent
+        if min(sources) != max(sources):  # a child of another drafter may be believed more than its parent
             for i, parent in enumerate(tree.parents.tolist()):
                 if parent >= 0:
                     survival[i] = min(survival[i], survival[parent])
         return tree.with_survival(survival)
+
+    def stated(self, believed: float, sources: Iterable[int]) -> float:
+        """The least survival that one of these drafters must state for so much to be believed."""
+        return float(believed ** (1.0 / min([self.powers[source] for source in sources], default=_START)))
 
     def learn(
         self,
         offered: DraftTree,
         tree: DraftTree,
         path: Path,
-        tempered: Trust | None = None,
+        own: Trust | None = None,
         private: frozenset[int] = frozenset(),
     ) -> None:
         """Learn from what was verified of a tempered tree.
@@ -66,27 +75,36 @@ class Trust:
             offered: what ``temper`` gave.
             tree: what of it was verified.
             path: the accepted nodes of ``tree``.
-            tempered: who tempered it, if another.
-            private: drafters of which nothing is learnt.
+            own: the request's, if that is who tempered it: it learns too.
+            private: drafters of which only the request's learns.
         """
-        accepted, sources, tempered_survival = {*path.nodes}, tree.source.tolist(), tree.survival.tolist()
-        for source in sorted({*offered.source.tolist()} - private):
-            power, used = float(self.powers[source]), float((tempered or self).powers[source])
-            if source not in sources:
-                self.powers[source] += _DRIFT * (_START - power)
-                continue
-            slope, curvature = 0.0, _FADE * float(self._curvatures[source])
-            for i, survival in enumerate(tempered_survival):
-                if sources[i] == source:
-                    p = _between(_between(survival) ** (power / used))
-                    log = math.log(p)
-                    slope += log * ((i in accepted) - p) / (1.0 - p)
-                    curvature += log * log * p / (1.0 - p)
-            self._curvatures[source] = curvature
-            change = math.exp(min(max(slope / curvature, -1.0), 1.0))
-            self.powers[source] = min(max(power * change, LOWEST), _HIGHEST)
+        verified: dict[int, list[tuple[float, bool]]] = {source: [] for source in offered.source.tolist()}
+        for i, (source, survival) in enumerate(zip(tree.source.tolist(), tree.survival.tolist(), strict=True)):
+            verified[source].append((_between(survival), i in path.nodes))
+        for source, nodes in verified.items():
+            used = (own or self).powers[source]
+            if source not in private:
+                self._move(source, nodes, used)
+            if own is not None:
+                own._move(source, nodes, used)
+
+    def _move(self, source: int, nodes: Sequence[tuple[float, bool]], used: float) -> None:
+        """Learn of one drafter from its verified nodes: survival, tempered with a power, and whether it came true."""
+        power = self.powers[source]
+        if not nodes:
+            self.powers[source] = power + _DRIFT * (_START - power)
+            return
+        slope, curvature, share = 0.0, _FADE * self._curvatures[source], power / used
+        for survival, right in nodes:
+            p = _between(survival**share)
+            log = math.log(p)
+            slope += log * (right - p) / (1.0 - p)
+            curvature += log * log * p / (1.0 - p)
+        self._curvatures[source] = curvature
+        change = math.exp(min(max(slope / curvature, -1.0), 1.0))
+        self.powers[source] = min(max(power * change, _LOWEST), _HIGHEST)
 
 
 def _between(p: float) -> float:
     """A probability that neither it nor its opposite is none."""
-    return min(max(p, 1e-4), 1.0 - 1e-3)
+    return _LEAST if p < _LEAST else p if p < _MOST else _MOST

@@ -35,13 +35,10 @@ from augury.models.target import TargetInfo
 from augury.noise import Noise, Stream
 from augury.record import RequestRecord, StepRecord
 from augury.sampling import Sampler, Sampling
-from augury.tree import MAX_NODES, DraftTree, IntArray, Path, common
+from augury.tree import MAX_NODES, DraftTree, IntArray, Path
 
 if TYPE_CHECKING:
     from augury.models.tokenizer import Tokenizer
-
-_BESIDE = 4
-"""Nodes that a drafter may propose beyond the longest chain."""
 
 _FIRST = 3
 """Steps without guesses from which ``Measured`` learns what a plain step takes."""
@@ -264,6 +261,7 @@ class Alongside:
         self._asked: _Asked | None = None
         self._nothing = np.empty((0, vocab_size), np.float32)
         self._private = frozenset(i for i, (_, drafter) in enumerate(self._drafters) if drafter.remembers)
+        self._watched = any(type(drafter).observe is not Drafter.observe for _, drafter in self._drafters)
         self._drafted_steps = 0  # one behind the other
         self._priced: Costs | None = None
         self._worths: dict[tuple[int, int], tuple[int, float]] = {}
@@ -320,7 +318,7 @@ class Alongside:
                 nothing else. Whether another batch stepped in between is seen here.
         """
         began = time.perf_counter()
-        if timed:
+        if timed and self._prices.clock:
             self._learn_time(batch, began)
         for came in batch:
             if len(came.tokens):
@@ -346,10 +344,12 @@ class Alongside:
             trees = [DraftTree.empty()] * len(batch)
         for came, offer, tree in zip(batch, offers, trees, strict=True):
             came.text.offer, came.text.tree = offer, tree
-        rows = sum(len(tree) + 1 for tree in trees)
+        rows = len(batch) + sum(map(len, trees))
         self._drafted_steps = self._drafted_steps + 1 if rows > len(batch) else 0
-        read = float(sum((len(tree) + 1) * n for tree, n in zip(trees, committed, strict=True)))
-        plain = float(costs.step(np.array([len(batch)]), np.array([float(sum(committed))]))[0]) if costs else None
+        read, plain = 0.0, None
+        if costs is not None and self._prices.clock:
+            read = float(sum((len(tree) + 1) * n for tree, n in zip(trees, committed, strict=True)))
+            plain = float(costs.step(np.array([len(batch)]), np.array([float(sum(committed))]))[0])
         ended = time.perf_counter()
         asked = _Asked(
             tuple(came.text for came in batch), rows, read, plain, drafting, 1e3 * (ended - began), began, ended
@@ -368,8 +368,8 @@ class Alongside:
             rows = requests + np.arange(MAX_NODES + 1)
             ms = costs.step(rows, np.zeros(len(rows)))
             row_ms = float(((ms[1:] - ms[0]) / np.arange(1, MAX_NODES + 1)).min())
-            # A chain is all that can be taken; what grows beside it only tells which one is best.
-            limit = min(costs.useful_nodes(0), deepest + _BESIDE)
+            # A chain is all that can be taken, and has ``deepest`` nodes at most.
+            limit = min(costs.useful_nodes(0), deepest)
             self._worths[key] = limit, requests * row_ms / float(ms[0])
         return self._worths[key]
 
@@ -393,30 +393,33 @@ class Alongside:
 
     def _learn(self, came: Came, now: float) -> None:
         """What came of a text's guesses."""
-        text, tokens = came.text, np.asarray(came.tokens, np.int32)
-        request, offer, asked = text.request, text.offer, text.asked
+        text, emitted = came.text, tuple(map(int, came.tokens))
+        request, offer, asked, tree = text.request, text.offer, text.asked, text.tree
+        right = 0
+        for guess, token in zip(tree.tokens.tolist(), emitted, strict=False):
+            if guess != token:
+                break
+            right += 1
         # Who cuts guesses short before they are verified does not say so: what came agrees, and is too short to tell.
-        tree = text.tree
-        right = common(tree.tokens, tokens) if len(tree) else 0
-        tree = tree if right < len(tokens) else tree.keep(range(right))
-        path = Path(tuple(range(right)), int(tokens[min(right, len(tokens) - 1)]))
+        tree = tree if right < len(emitted) else tree.keep(range(right))
+        path = Path(tuple(range(right)), emitted[min(right, len(emitted) - 1)])
         position, root = request.length - 1, request.root
-        request.sampler.advance(tokens.tolist())
+        tokens = np.array(emitted, np.int32)
+        request.sampler.advance(emitted)
         request.append(tokens)
-        request.output.count += len(tokens)
+        request.output.count += len(emitted)
         if offer is not None:
             costs = self._prices.costs if self._prices.clock else None
-            learn(
-                request, offer, tree, path, len(tokens), costs, self._trust, self._asking, self._private
-            )  # fmt: skip
-        observe(self._drafters, request, Observation(tree, path, frozen(tokens), self._nothing, None))
+            learn(request, offer, tree, path, len(emitted), costs, self._trust, self._asking, self._private)
+        if self._watched:
+            observe(self._drafters, request, Observation(tree, path, frozen(tokens), self._nothing, None))
         request.record.steps.append(
             StepRecord(
                 position=position,
                 root=root,
                 tree=tree,
                 path=path,
-                emitted=tuple(tokens.tolist()),
+                emitted=emitted,
                 proposals=offer.proposals if offer else (),
                 reason=None if len(tree) else (offer and offer.reason) or "the guesses were not worth their rows",
                 rows=asked.rows if asked else 1,
@@ -426,7 +429,7 @@ class Alongside:
                 commit_ms=0.0,
                 rest_ms=0.0,
                 began=asked.began if asked else now,
-                plain_ms=asked.plain_ms if asked and self._prices.clock else None,
+                plain_ms=asked.plain_ms if asked else None,
                 requests=len(asked.texts) if asked else 1,
             )
         )

@@ -13,8 +13,9 @@ from augury.integrations.alongside import Given, Measured, Prices
 MOST_DRAFTERS = 32
 """As many as ``counts.py`` has room for."""
 
-ROW, KNEE = 0.005, 256
-"""Of a GPU: a row costs next to nothing until multiplying takes as long as reading the weights."""
+ROW, KNEE = 0.001, 256
+"""Of a GPU: a row costs next to nothing until multiplying takes as long as reading the weights. Until then it adds its
+logits, a few MB to write and to read again, to some GB of weights; the context is read once for all rows of a text."""
 
 CPU_ROW = 0.05
 """Of a CPU, until its own steps have told more: they differ much."""

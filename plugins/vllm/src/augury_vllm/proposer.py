@@ -8,6 +8,7 @@ with the next step. So that rank guesses, and the others keep silent.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.util import Finalize
@@ -96,6 +97,8 @@ class AuguryProposer:
 
     def _count(self, batch: Sequence[Came]) -> None:
         """Count what the step brought of the last guesses, and forget how it went: an answer may be long."""
+        drafted: list[int] = []
+        right: list[int] = []
         for text, _ in batch:
             steps = text.record.steps
             if not steps:
@@ -105,11 +108,14 @@ class AuguryProposer:
                 if proposal.fault and proposal.drafter not in self._faulty:
                     self._faulty.add(proposal.drafter)
                     _LOG.warning("augury: drafter %s: %s (said once)", proposal.drafter, proposal.fault)
-            if self._counts is not None and len(step.tree):
-                right = len(step.path.nodes)  # of a chain these are the first ones
-                for place, drafter in enumerate(step.tree.source.tolist()):
-                    self._counts.add(drafter, 1, int(place < right))
+            sources = step.tree.source.tolist()
+            drafted += sources
+            right += sources[: len(step.path.nodes)]  # of a chain these are the first ones
             steps.clear()
+        if self._counts is not None:
+            accepted = Counter(right)
+            for drafter, more in Counter(drafted).items():
+                self._counts.add(drafter, more, accepted[drafter])
 
 
 def _check(drafters: Sequence[str]) -> None:

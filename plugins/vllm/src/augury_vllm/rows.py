@@ -80,8 +80,7 @@ class Rows:
         now: list[Text | None] = [None] * len(sampled)
         came: list[Came | None] = [None] * len(sampled)
         steady, homeless = True, []
-        for row, new in enumerate(sampled):
-            length = int(lengths[row])
+        for row, (new, length) in enumerate(zip(sampled, lengths[: len(sampled)].tolist(), strict=True)):
             if not new or not self._known(new):
                 steady = False
                 continue
@@ -89,8 +88,9 @@ class Rows:
             if text is not None and self._goes_on(text, tokens[row], length - len(new), self._missed, _COMPARED):
                 before[row] = None
                 now[row] = text
-                steady = steady and len(text.tokens) == length - len(new)
-                came[row] = Came(text, tokens[row, len(text.tokens) : length].tolist())
+                known = len(text.tokens)
+                steady = steady and known == length - len(new)
+                came[row] = Came(text, tokens[row, known:length].tolist())
             else:
                 homeless.append(row)
         left = [text for text in before if text is not None]
