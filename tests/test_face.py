@@ -37,8 +37,8 @@ def test_one_loop():
         for path in (ROOT / "src/augury").rglob("*.py")
         if re.search(r"\.verify\(", path.read_text())
     ]
-    # The cost table and the forward benchmark time it, the watched and the replayed target hand it on, and a follower is
-    # another model that a drafter asks; none of them generates.
+    # The cost table and the forward benchmark time it, the watched and the replayed target hand it on, and a follower
+    # is another model that a drafter asks; none of them generates.
     assert set(callers) <= {
         "engine/loop.py", "engine/costs.py", "bench/forward.py", "bench/peers.py", "bench/replayed.py",
         "drafters/follower.py", "conformance/identity.py", "conformance/cache.py", "conformance/wrong.py",
@@ -50,8 +50,8 @@ def test_every_drafter_file_is_registered():
     from augury.drafters import DRAFTERS
 
     shared = {
-        "__init__", "ahead", "drafter", "follower", "hints", "layers", "likely", "passages", "past", "remembered",
-        "retold", "riding", "shipped", "spine", "survival", "vocabulary", "votes",
+        "__init__", "ahead", "drafter", "follower", "hints", "layers", "likely", "passages", "past", "phrases",
+        "remembered", "retold", "riding", "shipped", "spine", "survival", "vocabulary", "votes",
     }  # fmt: skip
     files = {p.stem for p in (ROOT / "src/augury/drafters").glob("*.py")} - shared
     named = {spec.target.partition(":")[0].rpartition(".")[2] for spec in DRAFTERS.values()}

@@ -139,6 +139,32 @@ def test_answers_are_the_plain_ones_bit_for_bit(engines, spec, sampling):
 
 
 @native
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=3)], ids=["greedy", "sampled"])
+def test_what_is_shipped_of_the_targets_phrases_saves_forwards_and_changes_nothing(engines, sampling):
+    def drafted(spec):
+        forwards = 0
+        with engines(spec) as engine:
+            drafter = engine.parts.drafters[0][1]
+            guess = drafter._guess
+
+            def counted(*given):
+                nonlocal forwards
+                forwards += 1
+                return guess(*given)
+
+            drafter._guess = counted
+            record = (result := engine.generate(engine.render(ASKED), sampling, max_tokens=48)).record
+        trees = [(s.tree.tokens.tolist(), s.tree.parents.tolist(), s.tree.survival.tolist()) for s in record.steps]
+        return result.tokens, trees, forwards
+
+    tokens, trees, forwards = drafted("self:phrases=none")
+    with_phrases = drafted("self")
+    assert with_phrases[0] == tokens
+    assert with_phrases[1] == trees
+    assert with_phrases[2] < 0.95 * forwards
+
+
+@native
 @pytest.mark.parametrize("rule", RULES[1:])
 def test_drawn_guesses_are_mostly_accepted(engines, rule):
     with engines("self:int8", rule) as engine:

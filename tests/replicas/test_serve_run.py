@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,6 +20,11 @@ COMMAND = [
     str(Path(sys.executable).parent / "serve"), "run", "augury.integrations.ray_serve:build", f"model={NAME}",
     "replicas=2", "drafters=suffix", "max_model_len=512", "max_num_seqs=2",
 ]  # fmt: skip
+
+
+def heeded() -> None:
+    """Ctrl-C is heard: what a shell starts in the background is told to ignore it, and hands that down."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def children(pid: int) -> list[int]:
@@ -42,7 +48,8 @@ def children(pid: int) -> list[int]:
 def test_it_answers_and_ends_with_nothing_left(tmp_path, number):
     log = tmp_path / "log"
     with log.open("w") as out:
-        running = subprocess.Popen(COMMAND, stdout=out, stderr=subprocess.STDOUT)
+        running = subprocess.Popen(COMMAND, stdout=out, stderr=subprocess.STDOUT, preexec_fn=heeded)
+    below: list[int] = []
     try:
         end = time.monotonic() + 180
         while True:
@@ -66,8 +73,10 @@ def test_it_answers_and_ends_with_nothing_left(tmp_path, number):
             assert time.monotonic() < end, left
             time.sleep(0.5)
     finally:
-        if running.poll() is None:
-            running.kill()
+        for pid in [running.pid, *below, *children(running.pid)]:  # nothing is left for the test behind this one
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        running.wait()
 
 
 @pytest.mark.parametrize(

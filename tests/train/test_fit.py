@@ -16,6 +16,7 @@ from test_collect import loaded
 
 from augury.cli import app
 from augury.drafters import make
+from augury.drafters.phrases import read_table
 from augury.engine.engine import Engine
 from augury.errors import InputError
 from augury.models.heads import read_head
@@ -286,3 +287,10 @@ def test_one_command_trains_a_head_for_the_embedded_model(tmp_path):
     lines = [json.loads(line) for line in (out / "eagle-log.jsonl").read_text().splitlines()]
     assert lines[-1]["pass"] == 2.0
     assert read_head(out / "eagle").config.target == "smollm2-135m"
+    (shard,) = (out / "data").iterdir()
+    made = shard.stat().st_mtime_ns
+    done = CliRunner().invoke(app, ["train", "phrases", "smollm2-135m", "--out", str(out), *small])
+    assert done.exit_code == 0, done.output
+    assert f"self:phrases={out / 'phrases.safetensors'}" in done.output.replace("\n", "")
+    assert read_table(out / "phrases.safetensors").target == "smollm2-135m"
+    assert shard.stat().st_mtime_ns == made  # what is there is only counted

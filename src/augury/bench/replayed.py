@@ -22,12 +22,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from augury.drafters.itself import DEEPEST
 from augury.drafters.spine import inside
 from augury.models.target import Guesser, Rows, Target
 from augury.tree import DraftTree, FloatArray, IntArray, Path
-
-DEEPEST = 8
-"""Guesses in a row that are recorded, the depth of the drafter ``self``."""
 
 _SURE = 1e6  # above every logit that a model gives
 

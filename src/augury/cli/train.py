@@ -1,12 +1,13 @@
-"""``augury train``: a draft head for a target, from nothing but the target."""
+"""``augury train``: a draft head for a target, or its phrases, from nothing but the target."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Argument, Option
@@ -15,14 +16,17 @@ from augury.bench.prompts import read as read_prompts
 from augury.cli.flags import Running
 from augury.cli.terminal import note, progress
 from augury.errors import InputError, UnknownName
-from augury.models.kinds import KINDS, check_steps
+from augury.models.kinds import KINDS, PHRASES, check_steps
+
+if TYPE_CHECKING:
+    from augury.models.target import TargetInfo
 
 
 def train(
     running: Running,
-    kind: Annotated[str, Argument(help=f"Of head: {', '.join(KINDS)}.", metavar="KIND")],
+    kind: Annotated[str, Argument(help=f"Of head: {', '.join(KINDS)}; or {PHRASES}, counted.", metavar="KIND")],
     target: Annotated[str, Argument(help="Embedded name, directory or GGUF file.")],
-    out: Annotated[Path, Option(help="Directory for text, state and head; what is there is gone on with.")],
+    out: Annotated[Path, Option(help="Directory for text, state and what is learnt; what is there is gone on with.")],
     prompts: Annotated[
         Path | None, Option(help="Prompts to answer beside those that the target invents: JSONL, or a line each.")
     ] = None,
@@ -44,13 +48,16 @@ def train(
     drafted: Annotated[int, Option(help="Tokens it can guess.", min=16, rich_help_panel="Head")] = 8192,
     inner: Annotated[int, Option(help="Width of its MLP.", min=16, max=65536, rich_help_panel="Head")] = 1024,
 ) -> None:
-    """Train a draft head on text that the target itself writes; then ``--drafters KIND:DIR/KIND`` uses it.
+    """Train a draft head on text that the target itself writes; then ``--drafters KIND:DIR/KIND`` uses it. Or count
+    phrases in it, for ``--drafters self:phrases=DIR/phrases.safetensors``.
 
     May be stopped at any time: the same command goes on.
     """
-    if kind not in KINDS:
-        raise UnknownName("kind of head", kind, KINDS)
-    check_steps(kind, steps)
+    head = next((known for known in KINDS if known == kind), None)
+    if head is not None:
+        check_steps(head, steps)
+    elif kind != PHRASES:
+        raise UnknownName("kind of head", kind, (*KINDS, PHRASES))
     near = next(path for path in (out, *out.resolve().parents) if path.exists())
     if not near.is_dir() or not os.access(near, os.W_OK):
         raise InputError(f"--out {out}: {near} is no directory that can be written to; name another")
@@ -77,11 +84,14 @@ def train(
                 f"shard {one.number + 1} of {shards}: {one.conversations} conversations, {one.answer_tokens} answer "
                 f"tokens, {one.tokens_per_second:.0f} a second"
             )
+    if head is None:
+        _count(loaded.target.info, out, taps, seed, shards)
+        return
     recipe = Recipe(single if kind == "eagle" else 0, passes, steps=steps, rate=rate, seed=seed)
     clock = time.perf_counter()
     with (out / f"{kind}-log.jsonl").open("a", encoding="utf-8") as log:
         for now in fit_head(
-            loaded, out, kind=kind, taps=taps, recipe=recipe, drafted=drafted, inner=inner, seed=seed,
+            loaded, out, kind=head, taps=taps, recipe=recipe, drafted=drafted, inner=inner, seed=seed,
             shards=shards, device=fits_on(loaded),
         ):  # fmt: skip
             line = (
@@ -98,3 +108,14 @@ def train(
             log.write(json.dumps(entry) + "\n")
             log.flush()
     typer.echo(f"use it with: --drafters suffix,prediction,{kind}:{out / kind}")
+
+
+def _count(info: TargetInfo, out: Path, taps: Sequence[int], seed: int, shards: int) -> None:
+    """Count the phrases in the text and write them."""
+    from augury.drafters.phrases import FILE, write_table
+    from augury.train.phrases import count_phrases
+
+    table = count_phrases(info, out / "data", taps, seed, shards)
+    write_table(out / FILE, table)
+    note(f"{len(table.keys)} phrases, {(out / FILE).stat().st_size} bytes")
+    typer.echo(f"use them with: --drafters suffix,prediction,self:phrases={out / FILE}")

@@ -1,10 +1,11 @@
-"""Heads that come with the package: a directory for each target, in it one for each kind."""
+"""What comes with the package: a directory for each target, in it one for each kind of head, and a file of phrases."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from augury.drafters.phrases import FILE, read_table
 from augury.errors import InputError
 from augury.models.target import TargetInfo
 
@@ -32,6 +33,16 @@ def fitting(info: TargetInfo) -> list[str]:
         return []
     configs = sorted((SHIPPED / info.name).glob("*/config.json"))
     return [path.parent.name for path in configs if _digest(path) == info.digest]
+
+
+def shipped_phrases(info: TargetInfo) -> Path | None:
+    """Where the phrases of a target with these very weights lie, if any are shipped.
+
+    Raises:
+        ModelError: they are damaged.
+    """
+    path = SHIPPED / info.name / FILE
+    return path if info.digest and path.is_file() and read_table(path).digest == info.digest else None
 
 
 def _digest(config: Path) -> str:

@@ -1,4 +1,4 @@
-"""Kinds of trained draft heads, for who only names them: nothing is imported here."""
+"""What can be learnt of a target: kinds of heads, and phrases. For who only names them: nothing is imported here."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from augury.errors import InputError
 
 Kind = Literal["eagle", "block", "medusa"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+PHRASES = "phrases"
+"""No head: what a target usually says, counted in the text that heads are trained on."""
+
 MOST_GUESSES = 16
 """Places that a head guesses in one forward at most, or steps that one is trained on."""
 
