@@ -25,6 +25,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -300,18 +301,21 @@ class Spine(Drafter):
         costs = self._costs()
         if costs is None or not leaves:
             return len(leaves)
-        row = (costs.verify[min(8, len(costs.verify) - 1)] - costs.verify[1]) / 7.0
-        plain = float(costs.verify[min(together, len(costs.verify) - 1)]) + costs.rest
-        gain, spent = 1.0, plain / together + 1e3 * seconds
-        for each in sorted(survival, reverse=True):
-            if each * spent <= row * gain:
-                break  # will not be verified
-            gain, spent = gain + each, spent + row
-        best, count, ms = gain / spent, 0, self._ms.get((together, 0), 0.0)
+        last = len(costs.verify) - 1
+
+        def verified(nodes: int) -> float:
+            """Milliseconds of a step that verifies so many; tables have steps, and a row behind one is dear."""
+            return (float(costs.verify[min(together * (1 + nodes), last)]) + costs.rest) / together
+
+        spent = 1e3 * seconds
+        gains = [*accumulate(sorted(survival, reverse=True), initial=1.0)]
+        best, nodes = max((gain / (verified(n) + spent), n) for n, gain in enumerate(gains))
+        gain, count, ms = gains[nodes], 0, self._ms.get((together, 0), 0.0)
         for n, leaf in enumerate(leaves, 1):
-            gain, spent, ms = gain + leaf * self._hit, spent + row, self._ms.get((together, n), ms)
-            if gain / (spent + ms) > best:
-                best, count = gain / (spent + ms), n
+            gain, ms = gain + leaf * self._hit, self._ms.get((together, n), ms)
+            rate = gain / (verified(nodes + n) + spent + ms)
+            if rate > best:
+                best, count = rate, n
         return count
 
     def _choices(self, growth: _Growth, logits: FloatArray, path: Sequence[int]) -> list[Choice]:
