@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as torch_save
 
 import augury
 from augury.conformance.toys import ToyTarget
@@ -186,3 +188,11 @@ def test_the_embedded_model_has_phrases_that_it_says():
         token, rate = phrases.after(engine.tokenizer.encode("Here are some of the most").tolist())
         assert rate > 0.1
         assert engine.tokenizer.token_bytes(token).startswith(b" ")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_numbers_that_numpy_has_not_are_refused(tmp_path, dtype):
+    tensors = {"keys": torch.zeros(3, dtype=dtype), "tokens": torch.zeros(3), "rates": torch.zeros(3)}
+    torch_save(tensors, tmp_path / FILE, told())
+    with pytest.raises(ModelError, match="holds no phrases that are read here"):
+        read_table(tmp_path / FILE)

@@ -46,6 +46,14 @@ def test_rows_of_all_who_share_the_step_count():
     assert spine(STEP, 1.0)._worth([survival[-1]], survival, 5e-3, 2) == 0
 
 
+def test_rows_beyond_the_table_cost_what_its_last_ones_do():
+    slope = [0.0, *[9.0 + rows for rows in range(1, 66)]]
+    survival = [0.9**k for k in range(1, 9)]  # of each of sixteen: the table's end is long passed
+    dear = spine(slope, 0.1)
+    dear._ms[16, 1] = 0.1
+    assert dear._worth([0.3], survival, 8e-4, 16) == 0
+
+
 def test_without_a_table_all_is_gone_on_from():
     made = spine(FLAT, 1.0)
     made._costs = lambda: None

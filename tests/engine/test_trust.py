@@ -56,10 +56,12 @@ def test_a_child_is_never_believed_more_than_its_parent():
 
 def test_what_must_be_stated_is_what_is_then_believed():
     trust = Trust()
-    trust.powers |= {0: 2.0, 1: 4.0}
-    assert trust.stated(0.25, {0}) == pytest.approx(0.5)
+    trust.powers |= {0: 0.5, 1: 0.8}
+    assert trust.stated(0.25, {0}) == pytest.approx(0.0625)
     assert trust.temper(DraftTree.chain([1], [trust.stated(0.25, {0})])).survival[0] == pytest.approx(0.25)
-    assert trust.stated(0.25, {0, 1}) == pytest.approx(0.5)  # the one who is believed most decides
+    assert trust.stated(0.25, {0, 1}) == pytest.approx(0.0625)  # the one who is believed most decides
+    trust.powers[2] = 20.0  # is still to offer what it would at the start, or it would never be tried again
+    assert trust.stated(0.25, {2}) == Trust().stated(0.25, {3})
     assert trust.stated(0.0, {0}) == 0.0
 
 

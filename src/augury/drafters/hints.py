@@ -7,8 +7,8 @@ What it guesses is what it would have guessed, sooner: speculation for the specu
 arXiv:2308.04623).
 
 State: the index of ``past.py`` over each request; how often hints from a request's own text are right, by how many
-tokens of context agree, and how far phrases keep what they state. Phrases themselves are fixed: nothing of one request
-comes to another.
+tokens of context agree, and how far phrases keep what they state. These rates are those of all requests; phrases
+themselves are fixed, and no text of one request comes to another.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from typing import NamedTuple
 
 from augury.drafters.drafter import View
 from augury.drafters.past import Past, context
-from augury.drafters.phrases import Phrases
-
-_LONGEST = 4
-"""Tokens of context that are told apart."""
+from augury.drafters.phrases import LONGEST, Phrases
 
 _USUAL = (0.0, 0.2, 0.35, 0.5, 0.65)  # of a hint to be right, by the tokens that agree, before anything is known
 _FRESH = 0.05  # weight of a new observation in running means
@@ -61,7 +58,7 @@ class Hints:
     def after(self, view: View, path: Sequence[int], most: int) -> list[Hint]:
         """At most ``most`` tokens, one behind the other, that may come behind ``view.tokens`` and ``path``."""
         past = self._caught_up(view)
-        recent = [*view.tokens[-_LONGEST:].tolist(), *path][-_LONGEST:]
+        recent = [*view.tokens[-LONGEST:].tolist(), *path][-LONGEST:]
         hints: list[Hint] = []
         likely = 1.0
         at = agree = 0  # the token of the own text that comes next, and how many in front of it agree
@@ -69,13 +66,13 @@ class Hints:
             if not 0 < at < len(past):
                 found = past.matches(context(recent), 1)
                 at, agree = (found[0].position + 1, found[0].length) if found else (0, 0)
-            own = Hint(past.tokens[at], min(agree, _LONGEST)) if at else None
+            own = Hint(past.tokens[at], min(agree, LONGEST)) if at else None
             hint, right = self._likelier(own, recent, view.temperature > 0.0)
             likely *= right
             if hint is None or likely < _WORTH:
                 break
             hints.append(hint)
-            recent = [*recent, hint.token][-_LONGEST:]
+            recent = [*recent, hint.token][-LONGEST:]
             at, agree = (at + 1, agree + 1) if own is not None and own.token == hint.token else (0, 0)
         return hints
 

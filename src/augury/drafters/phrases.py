@@ -150,7 +150,8 @@ def read_table(path: Path) -> Table:
         with safe_open(path, framework="np") as file:
             table = _table(json.loads((file.metadata() or {}).get(_KEY, "null")), file)
         _check(table)
-    except (ModelError, OSError, SafetensorError, ValueError, RecursionError) as wrong:
+    except (ModelError, OSError, SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as wrong:
+        # numpy has no bfloat16 and no floats of 8 bits: safetensors then raises what numpy does.
         raise ModelError(f"{path} holds no phrases that are read here: {first_line(wrong)}") from None
     return table
 

@@ -301,19 +301,15 @@ class Spine(Drafter):
         costs = self._costs()
         if costs is None or not leaves:
             return len(leaves)
-        last = len(costs.verify) - 1
-
-        def verified(nodes: int) -> float:
-            """Milliseconds of a step that verifies so many; tables have steps, and a row behind one is dear."""
-            return (float(costs.verify[min(together * (1 + nodes), last)]) + costs.rest) / together
-
-        spent = 1e3 * seconds
         gains = [*accumulate(sorted(survival, reverse=True), initial=1.0)]
-        best, nodes = max((gain / (verified(n) + spent), n) for n, gain in enumerate(gains))
+        # A step that verifies so many nodes of each; tables have steps, and a row behind one is dear.
+        rows = together * np.arange(1, len(gains) + len(leaves) + 1)
+        verified = (costs.step(rows, np.zeros(len(rows))) / together + 1e3 * seconds).tolist()
+        best, nodes = max((gain / verified[n], n) for n, gain in enumerate(gains))
         gain, count, ms = gains[nodes], 0, self._ms.get((together, 0), 0.0)
         for n, leaf in enumerate(leaves, 1):
             gain, ms = gain + leaf * self._hit, self._ms.get((together, n), ms)
-            rate = gain / (verified(nodes + n) + spent + ms)
+            rate = gain / (verified[nodes + n] + ms)
             if rate > best:
                 best, count = rate, n
         return count

@@ -58,8 +58,12 @@ class Trust:
         return tree.with_survival(survival)
 
     def stated(self, believed: float, sources: Iterable[int]) -> float:
-        """The least survival that one of these drafters must state for so much to be believed."""
-        return float(believed ** (1.0 / min([self.powers[source] for source in sources], default=_START)))
+        """The least survival that one of these drafters must state for so much to be believed.
+
+        Who is believed less than at the start is asked no more than one at the start: a drafter that may offer nothing
+        would never be tried again.
+        """
+        return float(believed ** (1.0 / min([_START, *(self.powers[source] for source in sources)])))
 
     def learn(
         self,
