@@ -180,11 +180,11 @@ def test_every_shipped_table_is_sound_small_and_says_whose_it_is(path):
 @pytest.mark.real
 def test_the_embedded_model_has_phrases_that_it_says():
     with augury.load(drafters="none", max_model_len=64, measure=False) as engine:
-        path = shipped_phrases(engine.target.info)
-        assert path is not None
-        check_table(read_table(path), engine.target.info)
+        table = shipped_phrases(engine.target.info)
+        assert table is not None
+        check_table(table, engine.target.info)
         assert shipped_phrases(replace(engine.target.info, digest="another")) is None
-        phrases = Phrases(read_table(path))
+        phrases = Phrases(table)
         token, rate = phrases.after(engine.tokenizer.encode("Here are some of the most").tolist())
         assert rate > 0.1
         assert engine.tokenizer.token_bytes(token).startswith(b" ")

@@ -68,12 +68,17 @@ def main(model: str = "smollm2-135m", heads: Sequence[Path] = ()) -> None:
             shares = "  ".join(f"{k} {v:.2f}" for k, v in means.items())
         print(f"{kind:>8} {ms:>7.2f} {ms / one:>9.2f} {read:>6}  {shares}")
     if isinstance(target, Runner) and isinstance(target.forward, NativeForward):
-        rate, multiply = floors(target.forward.threads)
-        size = info.weight_bytes / 1e6
-        print(
-            f"floor: {size / rate:.2f} ms to read {size:.0f} MB at {rate:.1f} GB/s, and "
-            f"{size / 2 / multiply:.2f} ms a row to multiply at {multiply:.0f} G/s"
-        )
+        print(floor(info.weight_bytes, target.forward.threads))
+
+
+def floor(weight_bytes: int, threads: int, digits: int = 2) -> str:
+    """What no forward can beat: what so many threads read and multiply at best, in milliseconds of so many digits."""
+    rate, multiply = floors(threads)
+    size = weight_bytes / 1e6
+    return (
+        f"floor: {size / rate:.{digits}f} ms to read {size:.0f} MB at {rate:.1f} GB/s, and "
+        f"{size / 2 / multiply:.{digits}f} ms a row to multiply at {multiply:.0f} G/s"
+    )
 
 
 def _verify(target: Target, slot: int, rows: int) -> None:

@@ -29,6 +29,7 @@ import torch
 
 from augury.api import AUTO, automatic
 from augury.bench.document import Run, document
+from augury.bench.forward import floor
 from augury.bench.paired import WARM_UP_TOKENS, Pair, arms, question
 from augury.bench.prompts import Prompt, own, read, select
 from augury.bench.ratios import median
@@ -40,7 +41,7 @@ from augury.engine.engine import Engine
 from augury.errors import AuguryError, InputError, ModelError
 from augury.models.config import BlockConfig
 from augury.models.families import block_config
-from augury.models.native import NativeForward, floors, native_available
+from augury.models.native import NativeForward, native_available
 from augury.models.runner import Runner, capacity
 from augury.models.target import Target, TargetInfo
 from augury.models.weights import shapes
@@ -213,6 +214,8 @@ def _run(given: argparse.Namespace, shape: Mapping[str, Any]) -> int:
         print(f"recorded {prompt.id}: {len(one.answer)} tokens, {one.right:.0%} guessed in 4 bits", file=sys.stderr)
     name = f"a Llama of {shape['num_hidden_layers']} x {shape['hidden_size']}"
     large = shaped(shape, real.target.info.vocab_size, name)
+    assert isinstance(large, Runner)
+    assert isinstance(large.forward, NativeForward)
     target = Replayed(large, [*records.values(), warm_up(real, prompts)])
     found: list[list[Pair]] = [[] for _ in ways]
     for pairs in measure(real, target, ways, prompts, max_tokens=given.max_tokens, rounds=given.rounds):
@@ -233,7 +236,7 @@ def _run(given: argparse.Namespace, shape: Mapping[str, Any]) -> int:
         f"{kept} of {len(answered)} pairs have the recorded tokens",
         f"guesses in 4 bits of the recorded answers: {np.mean([one.right for one in records.values()]):.0%} right",
         *times(target),
-        _floor(large),
+        floor(info.weight_bytes, large.forward.threads, digits=1),
     ]
     print("\n".join(said))
     if given.json:
@@ -241,17 +244,6 @@ def _run(given: argparse.Namespace, shape: Mapping[str, Any]) -> int:
         kept_file["replayed"] = {"model": real.target.info.name, "as_recorded": kept, "notes": said}
         given.json.write_text(json.dumps(kept_file, indent=1, default=str) + "\n", "utf-8")
     return 0 if kept == len(answered) else 1
-
-
-def _floor(target: Target) -> str:
-    assert isinstance(target, Runner)
-    assert isinstance(target.forward, NativeForward)
-    rate, multiply = floors(target.forward.threads)
-    size = target.info.weight_bytes / 1e6
-    return (
-        f"floor: {size / rate:.1f} ms to read {size:.0f} MB at {rate:.1f} GB/s, and "
-        f"{size / 2 / multiply:.1f} ms a row to multiply at {multiply:.0f} G/s"
-    )
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ _FRESH = 0.05  # weight of a new observation in running means
 _KEPT = (0.1, 1.2)
 """Least and greatest share of what phrases state that is believed: the surest are always read along, and learnt of."""
 
-_WORTH = 0.08
+WORTH = 0.08
 """A hint that is less likely to be right is not given: a row more costs a twenty-fifth of a forward of one (four rows
 0.38 and one 0.34 of the target's, docs/results/forward-guesses.txt), and its law is reckoned where it is right."""
 
@@ -69,7 +69,7 @@ class Hints:
             own = Hint(past.tokens[at], min(agree, LONGEST)) if at else None
             hint, right = self._likelier(own, recent, view.temperature > 0.0)
             likely *= right
-            if hint is None or likely < _WORTH:
+            if hint is None or likely < WORTH:
                 break
             hints.append(hint)
             recent = [*recent, hint.token][-LONGEST:]

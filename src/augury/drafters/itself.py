@@ -132,9 +132,10 @@ class Itself(Spine):
 
 def _phrases(named: str, info: TargetInfo) -> Phrases | None:
     """Those that an option names."""
-    path = Path(named) if named else shipped_phrases(info)
-    if path is None or named == NO_PHRASES:
+    if named == NO_PHRASES:
         return None
-    table = read_table(path)
+    table = read_table(Path(named)) if named else shipped_phrases(info)
+    if table is None:
+        return None
     check_table(table, info)
     return Phrases(table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from augury.drafters.phrases import FILE, read_table
+from augury.drafters.phrases import FILE, Table, read_table
 from augury.errors import InputError
 from augury.models.target import TargetInfo
 
@@ -35,14 +35,17 @@ def fitting(info: TargetInfo) -> list[str]:
     return [path.parent.name for path in configs if _digest(path) == info.digest]
 
 
-def shipped_phrases(info: TargetInfo) -> Path | None:
-    """Where the phrases of a target with these very weights lie, if any are shipped.
+def shipped_phrases(info: TargetInfo) -> Table | None:
+    """The phrases of a target with these very weights, if any are shipped.
 
     Raises:
         ModelError: they are damaged.
     """
     path = SHIPPED / info.name / FILE
-    return path if info.digest and path.is_file() and read_table(path).digest == info.digest else None
+    if not info.digest or not path.is_file():
+        return None
+    table = read_table(path)
+    return table if table.digest == info.digest else None
 
 
 def _digest(config: Path) -> str:

@@ -86,9 +86,7 @@ def step(parts: Parts, batch: Sequence[Request]) -> list[StepRecord]:
         hidden = rows.hidden[j] if rows.hidden is not None else None
         wanted = _logprobs(request, tree, paths[j], emitted[j], logits)
         if request.error is None:
-            learn(
-                request, offers[j], tree, paths[j], len(emitted[j]), costs, parts.trust, parts.asking, private
-            )  # fmt: skip
+            learn(request, offers[j], tree, paths[j], len(emitted[j]), costs, parts.trust, parts.asking, private)
             if request.opened:
                 observe(parts.drafters, request, _seen(tree, paths[j], emitted[j], logits, hidden))
         record = StepRecord(

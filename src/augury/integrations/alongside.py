@@ -35,7 +35,7 @@ from augury.models.target import TargetInfo
 from augury.noise import Noise, Stream
 from augury.record import RequestRecord, StepRecord
 from augury.sampling import Sampler, Sampling
-from augury.tree import MAX_NODES, DraftTree, IntArray, Path
+from augury.tree import MAX_NODES, DraftTree, IntArray, Path, common
 
 if TYPE_CHECKING:
     from augury.models.tokenizer import Tokenizer
@@ -395,16 +395,12 @@ class Alongside:
         """What came of a text's guesses."""
         text, emitted = came.text, tuple(map(int, came.tokens))
         request, offer, asked, tree = text.request, text.offer, text.asked, text.tree
-        right = 0
-        for guess, token in zip(tree.tokens.tolist(), emitted, strict=False):
-            if guess != token:
-                break
-            right += 1
+        tokens = np.array(emitted, np.int32)
+        right = common(tree.tokens, tokens) if len(tree) else 0
         # Who cuts guesses short before they are verified does not say so: what came agrees, and is too short to tell.
         tree = tree if right < len(emitted) else tree.keep(range(right))
         path = Path(tuple(range(right)), emitted[min(right, len(emitted) - 1)])
         position, root = request.length - 1, request.root
-        tokens = np.array(emitted, np.int32)
         request.sampler.advance(emitted)
         request.append(tokens)
         request.output.count += len(emitted)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from augury.drafters.hints import WORTH
 from augury.drafters.phrases import LONGEST, MOST, Table, power
 from augury.errors import InputError
 from augury.models.target import TargetInfo
@@ -27,9 +28,6 @@ _Ints = npt.NDArray[np.int64]
 
 _NEARLY = 0.05
 """Rates that are this near are the same."""
-
-_DULL = 0.08
-"""A rate that is less is none: see ``_WORTH`` of ``drafters/hints.py``."""
 
 
 def count_phrases(
@@ -52,9 +50,7 @@ def count_phrases(
     talks: list[tuple[IntArray, int]] = []
     for number, path in existing(directory).items():
         if shards is None or number < shards:
-            shard = Shard(path, origin)
-            ends = zip(shard.starts[:-1].tolist(), shard.starts[1:].tolist(), strict=True)
-            talks += [(shard.tokens[a:b], n) for (a, b), n in zip(ends, shard.prompt_lengths.tolist(), strict=True)]
+            talks += Shard(path, origin).texts
     if not talks:
         raise InputError(f"there is no conversation to count in {directory}")
     keys, tokens, rates = count(talks, info.vocab_size)
@@ -88,7 +84,7 @@ def count(
         known, first, best, most, whole = _winners(keys, said)
         stated = most / (whole + 1.0)
         same = (best == token[first]) & (np.abs(stated - rate[first]) <= _NEARLY)
-        dull = (stated < _DULL) & (rate[first] < _DULL)
+        dull = (stated < WORTH) & (rate[first] < WORTH)
         chosen = (most >= SEEN) & ~same & ~dull
         kept.append((known[chosen], best[chosen], stated[chosen]))
         place = np.searchsorted(known, keys)

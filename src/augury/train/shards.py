@@ -143,10 +143,16 @@ class Shard:
         return map(self.__getitem__, range(len(self)))
 
     @property
+    def texts(self) -> list[tuple[IntArray, int]]:
+        """Of each conversation its tokens, and how many of them are the prompt; no hidden states are read."""
+        ends = self.starts.tolist()
+        spans = zip(ends[:-1], ends[1:], self.prompt_lengths.tolist(), strict=True)
+        return [(self.tokens[begin:end], prompt) for begin, end, prompt in spans]
+
+    @property
     def answers(self) -> list[IntArray]:
         """The answers alone."""
-        firsts = self.starts[:-1] + self.prompt_lengths
-        return [self.tokens[a:b] for a, b in zip(firsts.tolist(), self.starts[1:].tolist(), strict=True)]
+        return [tokens[prompt:] for tokens, prompt in self.texts]
 
     def _array(self, name: str) -> Any:
         tensor = self._file.get_tensor(name)
