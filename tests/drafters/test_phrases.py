@@ -161,7 +161,8 @@ def test_what_is_shipped_is_taken_by_the_very_weights_it_was_counted_for(tmp_pat
     write_table(tmp_path / "toy" / FILE, a_table())
     assert usual(make("self", target=target)).after([1])[0] == 7
     assert usual(make("self:phrases=none", target=target)) is None
-    for other in ({"digest": "d2"}, {"digest": ""}, {"name": "another"}):
+    assert shipped_phrases(replace(INFO, name="a copy of it")) is not None
+    for other in ({"digest": "d2"}, {"digest": ""}):
         assert shipped_phrases(replace(INFO, **other)) is None
         target.info = replace(INFO, **other)
         assert usual(make("self", target=target)) is None

@@ -26,7 +26,8 @@ def info(tmp_path, monkeypatch):
 def test_a_head_is_brought_along_by_the_target_it_was_trained_for_and_by_no_other(info):
     assert fitting(info) == ["eagle"]
     assert "eagle" in brought(info)
-    for other in ({"digest": "d2"}, {"digest": ""}, {"name": "another"}, {"taps": False}):
+    assert fitting(replace(info, name="a copy of it")) == ["eagle"]
+    for other in ({"digest": "d2"}, {"digest": ""}, {"taps": False}):
         assert fitting(replace(info, **other)) == []
 
 
@@ -37,9 +38,9 @@ def test_it_is_one_of_the_drafters_of_auto(info):
 
 
 def test_what_is_not_shipped_says_how_to_train_it(info):
-    assert shipped.shipped("eagle", "toy").is_dir()
+    assert shipped.shipped("eagle", info).is_dir()
     with pytest.raises(InputError, match=r"no head is shipped for toy; train one \(augury train block toy --out DIR\)"):
-        shipped.shipped("block", "toy")
+        shipped.shipped("block", info)
 
 
 @pytest.mark.parametrize("directory", sorted(path.parent for path in SHIPPED.glob("*/*/config.json")), ids=str)

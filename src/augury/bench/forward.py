@@ -36,7 +36,7 @@ def main(model: str = "smollm2-135m", heads: Sequence[Path] = ()) -> None:
     """Print the table. Without ``heads`` it has those that are shipped for the model."""
     target = load_target(model, max_model_len=1024, max_num_seqs=1).target
     info = target.info
-    steps = [_steps(target, read_head(path)) for path in heads or [shipped(kind, info.name) for kind in fitting(info)]]
+    steps = [_steps(target, read_head(path)) for path in heads or [shipped(kind, info) for kind in fitting(info)]]
     print(f"{info.name}, {info.runner}, {info.parameters / 1e6:.0f} M weights, context {CONTEXT}, medians of {ROUNDS}")
     slot = target.open()
     target.prefill(slot, np.arange(CONTEXT, dtype=np.int32) % info.vocab_size)

@@ -6,7 +6,7 @@ whose weights are random and whose answers are those notes; ``replayed.py`` says
 that of the embedded model, so that its tokens fit. Each prompt is answered plainly and in two ways drafted, in turn:
 
 - ``auto``: copying, and the large target in 4 bits, whose guesses cost what they cost at its size and are right where
-  the small one's were;
+  the small one's were; what the small one usually says is read along;
 - copying, and the embedded model as a draft model that guesses in 4 bits: nothing of it is replayed, but it guesses its
   own words, so it is right more often than a draft model is that must guess a stranger's.
 
@@ -216,7 +216,7 @@ def _run(given: argparse.Namespace, shape: Mapping[str, Any]) -> int:
     large = shaped(shape, real.target.info.vocab_size, name)
     assert isinstance(large, Runner)
     assert isinstance(large.forward, NativeForward)
-    target = Replayed(large, [*records.values(), warm_up(real, prompts)])
+    target = Replayed(large, [*records.values(), warm_up(real, prompts)], real.target.info.digest)
     found: list[list[Pair]] = [[] for _ in ways]
     for pairs in measure(real, target, ways, prompts, max_tokens=given.max_tokens, rounds=given.rounds):
         for of_way, pair in zip(found, pairs, strict=True):

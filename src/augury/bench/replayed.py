@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -107,14 +107,16 @@ class Replayed(Target):
     Args:
         target: that computes.
         records: what is answered; no text twice.
+        digest: of the target whose answers these are: what it usually says is what this one usually says.
 
     Attributes:
         verify_ms: milliseconds of each verify so far, by its rows.
         guess_ms: the same of each guess.
     """
 
-    def __init__(self, target: Target, records: Sequence[Recorded]) -> None:
-        self.info = target.info
+    def __init__(self, target: Target, records: Sequence[Recorded], digest: str = "") -> None:
+        # No head can ride on it: its hidden states are not of what it says.
+        self.info = replace(target.info, digest=digest, taps=False)
         self.verify_ms: defaultdict[int, list[float]] = defaultdict(list)
         self.guess_ms: defaultdict[int, list[float]] = defaultdict(list)
         self._target, self._records = target, tuple(records)

@@ -61,7 +61,7 @@ class Riding(Spine):
         costs: Callable[[], Costs | None] | None = None,
     ) -> None:
         kind = self.kind
-        directory = Path(head) if head else shipped(kind, target.info.name)
+        directory = Path(head) if head else shipped(kind, target.info)
         self.head = read_head(directory)
         super().__init__(depth, width, LINES, costs, beam, nodes, self.head.draft_ids, target.info.vocab_size)
         found = self.head.config.kind

@@ -12,27 +12,24 @@ from augury.models.target import TargetInfo
 SHIPPED = Path(__file__).parent.parent / "heads"
 
 
-def shipped(kind: str, target: str) -> Path:
-    """Where the head of a kind lies.
+def shipped(kind: str, info: TargetInfo) -> Path:
+    """Where the head of a kind lies that was trained for a target with these very weights.
 
     Raises:
         InputError: there is none.
     """
-    directory = SHIPPED / target / kind
-    if not directory.is_dir():
-        raise InputError(
-            f"drafter {kind}: no head is shipped for {target}; train one (augury train {kind} {target} --out DIR) "
-            f"and give it as {kind}:DIR/{kind}"
-        )
-    return directory
+    for directory in _heads(info):
+        if directory.name == kind:
+            return directory
+    raise InputError(
+        f"drafter {kind}: no head is shipped for {info.name}; train one (augury train {kind} {info.name} --out DIR) "
+        f"and give it as {kind}:DIR/{kind}"
+    )
 
 
 def fitting(info: TargetInfo) -> list[str]:
     """Kinds of the heads that are shipped for a target with these very weights, if heads can ride on it."""
-    if not info.taps or not info.digest:
-        return []
-    configs = sorted((SHIPPED / info.name).glob("*/config.json"))
-    return [path.parent.name for path in configs if _digest(path) == info.digest]
+    return [directory.name for directory in _heads(info)] if info.taps else []
 
 
 def shipped_phrases(info: TargetInfo) -> Table | None:
@@ -41,11 +38,18 @@ def shipped_phrases(info: TargetInfo) -> Table | None:
     Raises:
         ModelError: they are damaged.
     """
-    path = SHIPPED / info.name / FILE
-    if not info.digest or not path.is_file():
-        return None
-    table = read_table(path)
-    return table if table.digest == info.digest else None
+    for path in sorted(SHIPPED.glob(f"*/{FILE}")) if info.digest else []:
+        if (table := read_table(path)).digest == info.digest:
+            return table
+    return None
+
+
+def _heads(info: TargetInfo) -> list[Path]:
+    """Directories of heads, found by the weights and not by the name: a user's own copy has another."""
+    if not info.digest:
+        return []
+    configs = sorted(SHIPPED.glob("*/*/config.json"))
+    return [path.parent for path in configs if _digest(path) == info.digest]
 
 
 def _digest(config: Path) -> str:
