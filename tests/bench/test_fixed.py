@@ -7,7 +7,18 @@ import pytest
 from made import pair
 
 import augury
-from augury.bench.fixed import HINDSIGHT, LENGTHS, RULE, RULE_OF_ALL, TOGETHER, First, measure, settings, standings
+from augury.bench.fixed import (
+    HINDSIGHT,
+    LENGTHS,
+    RULE,
+    RULE_OF_ALL,
+    TOGETHER,
+    First,
+    hindsight,
+    measure,
+    settings,
+    standings,
+)
 from augury.bench.prompts import Prompt
 from augury.drafters.drafter import Drafter
 from augury.tree import DraftTree
@@ -40,6 +51,18 @@ def test_hindsight_takes_the_best_setting_of_each_kind():
     assert rows[-1].by_kind == pytest.approx({"qa": 1.3, "math": 2.0})
     assert rows[-1].speedup == pytest.approx((1.3 * 2.0) ** 0.5)
     assert [rows[0].worst, rows[-1].worst] == pytest.approx([1.2, 1.3])
+
+
+def test_with_several_rounds_hindsight_is_chosen_in_the_others():
+    found = {
+        RULE: [pair("a", "qa", turn, 12.0, 10.0) for turn in (0, 1)],
+        "steady": [pair("a", "qa", 0, 20.0, 10.0), pair("a", "qa", 1, 20.0, 10.0)],
+        "lucky": [pair("a", "qa", 0, 30.0, 10.0), pair("a", "qa", 1, 8.0, 10.0)],
+    }
+    chosen = hindsight({name: found[name] for name in ("steady", "lucky")})
+    # The second round chooses the steady one for the first, which chooses the lucky one for the second.
+    assert [(one.round, one.speedup) for one in chosen] == [(0, pytest.approx(2.0)), (1, pytest.approx(0.8))]
+    assert standings(found)[-1].speedup == pytest.approx(1.4)
 
 
 @pytest.mark.real

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import augury
 from augury.bench.plan import hardware, measured
 from augury.bench.plan.gain import Steps
-from augury.bench.plan.measured import Seen
+from augury.bench.plan.measured import Seen, verify_ms
 from augury.bench.plan.roofline import Hardware
 from augury.cli import app
 from augury.conformance.toys import ToyTarget
@@ -175,7 +175,7 @@ def timed(monkeypatch):
     monkeypatch.setattr(augury, "load", lambda model, **options: Engine(toy, []))
     table = np.array([11.0, 75.0])
     monkeypatch.setattr(costs, "profile", lambda target, **options: Meter((1, 65), table, 0.0))
-    monkeypatch.setattr(measured, "_self_ms", lambda draft, engine, row_ms: 2.0)
+    monkeypatch.setattr(measured, "_self_share", lambda draft, engine, costs: 2.0 / verify_ms(costs, 1)(1, 1))
     return toy
 
 

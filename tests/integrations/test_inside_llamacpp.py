@@ -116,7 +116,20 @@ def test_predictions_that_are_none(bad):
         AuguryDraft("prediction").expect(bad)
 
 
+def test_a_prediction_that_nobody_reads_is_refused():
+    with pytest.raises(InputError, match="name that drafter: suffix,ngram,prediction"):
+        AuguryDraft(["suffix", "ngram"]).expect([1, 2])
+
+
+def test_prices_that_are_none():
+    with pytest.raises(InputError, match="prices is 'given'; give Measured"):
+        AuguryDraft(prices="given")
+
+
 def test_drafters_that_cannot_be_had():
+    for names in ("auto", "none", None, 3, [], np.zeros(2, np.intc)):
+        with pytest.raises(InputError, match="such as suffix,ngram"):
+            AuguryDraft(names)
     with pytest.raises(UnknownName, match="suffix"):
         AuguryDraft("sufix")
     with pytest.raises(InputError, match="recycle has no part in another engine"):

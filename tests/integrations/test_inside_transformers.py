@@ -512,9 +512,56 @@ def test_predictions_that_are_none(tiny_model, prediction, says):
         drafted(tiny_model, "prediction").generate(prompt(), prediction=prediction, max_new_tokens=4)
 
 
+@pytest.mark.parametrize("prediction", [3, [[5, 6], [7, 8]]])
+def test_a_prediction_is_of_one_text(tiny_model, prediction):
+    with pytest.raises(InputError, match=r"prediction has the shape \[.*\]; give text, or the ids of one text"):
+        drafted(tiny_model, "prediction").generate(prompt(), prediction=prediction, max_new_tokens=4)
+
+
+@pytest.mark.parametrize("shape", [list, torch.tensor, lambda ids: torch.tensor([ids])])
+def test_a_prediction_in_ids_is_a_list_or_a_tensor(tiny_model, shape):
+    plain, drawn, record = both(tiny_model, prompt(), "prediction", prediction=shape([5, 6, 7]))
+    assert torch.equal(plain, drawn)
+    assert record.completion_tokens == 40
+
+
+def test_drafters_may_be_a_list(tiny_model):
+    plain, drawn, record = both(tiny_model, prompt(), ["suffix", "ngram:min=1,max=3"])
+    assert torch.equal(plain, drawn)
+    assert record.steps
+
+
+@pytest.mark.parametrize("given", ["tokenizer", 3])
+def test_what_is_no_tokenizer_is_refused(tiny_model, given):
+    with pytest.raises(InputError, match="as AutoTokenizer"):
+        drafted(tiny_model, tokenizer=given)
+    with pytest.raises(InputError, match="as AutoTokenizer"):
+        drafted(tiny_model, "prediction").generate(prompt(), prediction="text", tokenizer=given, max_new_tokens=4)
+
+
+def test_a_tokenizer_with_nothing_inside_is_told_from_none(tiny_model):
+    def words(text, **_):
+        return {"input_ids": [5]}
+
+    with pytest.raises(
+        InputError, match="foreign:smollm2-135m needs a tokenizer with a backend_tokenizer, and function"
+    ):
+        drafted(tiny_model, "suffix,foreign:smollm2-135m", tokenizer=words)
+    assert drafted(tiny_model, "prediction", tokenizer=words).drafts.ids("text", None).tolist() == [5]
+
+
+def test_prices_that_are_none(tiny_model):
+    with pytest.raises(InputError, match=r"prices is 0\.1; give Measured"):
+        drafted(tiny_model, prices=0.1)
+
+
 def test_drafters_that_cannot_be_had(tiny_model):
     with pytest.raises(UnknownName, match="suffix"):
         drafted(tiny_model, "sufix")
+    for names in ("auto", "none", "suffix,auto", "", None, 3, [3], []):
+        with pytest.raises(InputError, match="such as suffix,ngram") as caught:
+            drafted(tiny_model, names)
+        assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="eagle has no part in another engine"):
         drafted(tiny_model, "suffix,eagle")
 
@@ -522,5 +569,8 @@ def test_drafters_that_cannot_be_had(tiny_model):
 def test_models_that_cannot_be_had(tiny_model):
     with pytest.raises(InputError, match="LlamaForCausalLM is drafted already"):
         drafted(drafted(tiny_model))
+    for name in ("smollm2-135m", LlamaForCausalLM):
+        with pytest.raises(InputError, match="give a model, as AutoModelForCausalLM"):
+            drafted(name)
     with pytest.raises(InputError, match="Linear has no generate of transformers"):
         drafted(torch.nn.Linear(2, 2))

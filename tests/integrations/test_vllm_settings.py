@@ -54,6 +54,7 @@ def test_drafters_are_a_list_or_a_comma_list():
         ({"drafters": [1]}, r"drafters is \[1\]"),
         ({"drafters": ["suffix", "suffix"]}, "suffix is named twice"),
         ({"drafters": [f"ngram:min={i}" for i in range(40)]}, "40 drafters; there may be up to 32"),
+        ({"drafters": "auto"}, "name drafters, such as suffix,ngram"),
         ({"row": "0.1"}, "row is '0.1'; it must be a number"),
         ({"row": True}, "row is True"),
         ({"row": 2.0}, "row is 2.0"),
@@ -72,6 +73,27 @@ def test_what_cannot_be_honoured_is_refused_in_one_line(augury, says):
 def test_options_that_are_no_object_are_refused():
     with pytest.raises(InputError, match="augury is 'suffix'; give an object"):
         Options.of({"augury": "suffix"})
+
+
+@pytest.mark.parametrize(
+    ("additional", "says"),
+    [
+        ({"drafters": "ngram"}, """has 'drafters'; write {"augury": {"drafters": "ngram"}}"""),
+        ({"augury": {}, "row": 0.1}, """has 'row'; write {"augury": {"row": 0.1}}"""),
+        ({"agury": {"row": 0.1}}, """has 'agury'; write {"augury": {...}}"""),
+        ({"Augury": {}}, "has 'Augury'"),
+        ({"augury_vllm": {}}, "has 'augury_vllm'"),
+    ],
+)
+def test_options_in_another_place_are_refused(additional, says):
+    with pytest.raises(InputError) as caught:
+        Options.of(additional)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_of_others_are_theirs():
+    assert Options.of({"augury": {}, "gdn_prefill_backend": "x", "ascend_scheduler_config": {}, 3: 4}) == Options()
 
 
 @pytest.mark.parametrize("spec", ["eagle", "self", "grammar", "recycle"])

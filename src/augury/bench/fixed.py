@@ -5,7 +5,8 @@
 A fixed setting verifies all that is guessed at every step: what other systems are told by an option, here it is a
 measuring aid. Every few settings a prompt is answered plainly and by the rule again, for a machine's speed drifts while
 all of them have their turn. The last row is what somebody would have had who knew beforehand which setting is the best
-for each kind of prompt; as the best of many measurements it is also the luckiest of them.
+for each kind of prompt. With several rounds it is chosen by all rounds but one and measured in that one, each in its
+turn: the best of many measurements is also the luckiest of them, and with one round its luck is counted too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from augury.sampling import Sampling
 from augury.tree import DraftTree
 
 DRAFTERS = ("ngram", "suffix", "recycle", "lookahead", "self", "eagle")
-LENGTHS = (1, 2, 4, 8)
+LENGTHS = (2, 4, 8, 16)
 CHAINS = (("prediction", "suffix", "self"), ("prediction", "suffix", "eagle"), ("prediction", "ngram", "eagle"))
 TOGETHER = 6
 """Settings that share a plain answer, and stand beside an answer by the rule."""
@@ -147,9 +148,23 @@ def standings(found: dict[str, list[Pair]]) -> list[Standing]:
     rows = {name: _standing(name, pairs) for name, pairs in found.items()}
     ruled = [rows.pop(name) for name in (RULE, RULE_OF_ALL) if name in rows]
     fixed = sorted(rows.values(), key=lambda row: -row.speedup)
-    best = {kind: max(fixed, key=lambda row: row.by_kind[kind]).setting for kind in ruled[0].by_kind}
-    chosen = [pair for name, pairs in found.items() for pair in pairs if best[pair.prompt.kind] == name]
-    return [*ruled, *fixed, _standing(HINDSIGHT, chosen)]
+    settings = {name: pairs for name, pairs in found.items() if name not in (RULE, RULE_OF_ALL)}
+    return [*ruled, *fixed, _standing(HINDSIGHT, hindsight(settings))]
+
+
+def hindsight(settings: Mapping[str, Sequence[Pair]]) -> list[Pair]:
+    """Pairs of each kind's best setting, of each round those of the setting that was the best in the others."""
+    turns = {pair.round for pairs in settings.values() for pair in pairs}
+    chosen: list[Pair] = []
+    for turn in sorted(turns):
+        known = {
+            name: _standing(name, [pair for pair in pairs if pair.round != turn or len(turns) == 1]).by_kind
+            for name, pairs in settings.items()
+        }
+        for kind in next(iter(known.values())):
+            best = max(known, key=lambda name: known[name][kind])
+            chosen += [pair for pair in settings[best] if pair.round == turn and pair.prompt.kind == kind]
+    return chosen
 
 
 def _standing(name: str, pairs: Sequence[Pair]) -> Standing:

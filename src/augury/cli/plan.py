@@ -340,9 +340,9 @@ def _timed(
         )
     with progress() as told:
         say = (lambda share: told("measuring costs", share)) if told else None
-        verify = verify_ms(profile(target, repeats=REPEATS, progress=say).costs, context)
+        costs = profile(target, repeats=REPEATS, progress=say).costs
     guessers = [
-        Guesser(one.name, chances, draft_ms(one, engine, context, verify(1, 1), running.threads))
+        Guesser(one.name, chances, draft_ms(one, engine, context, costs, running.threads))
         for one, chances in zip(drafts, rates, strict=True)
     ]
-    return verify, guessers, f"{target.info.name}, {target.info.runner}, measured, context {context}"
+    return verify_ms(costs, context), guessers, f"{target.info.name}, {target.info.runner}, measured, context {context}"

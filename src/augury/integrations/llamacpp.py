@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from augury.drafters import split
 from augury.errors import InputError, shown
 from augury.integrations.alongside import Alongside, Came, Measured, Prices, Text
+from augury.integrations.specs import listed
 from augury.record import RequestRecord
 from augury.tree import IntArray
 
@@ -37,17 +37,18 @@ class AuguryDraft:
     """Guesses for one ``Llama``.
 
     Args:
-        drafters: a comma list of specs, see ``augury drafters``.
+        drafters: a comma list of specs, or a list of them, see ``augury drafters``.
         prices: of llama.cpp's forwards; they are measured when None, from the third step on.
 
     Raises:
-        InputError: a drafter that cannot be had.
+        InputError: a drafter that cannot be had; prices that are none.
     """
 
-    def __init__(self, drafters: str = "suffix", *, prices: Prices | None = None) -> None:
-        self._beside = Alongside(
-            split(drafters), vocab_size=_VOCABULARY, context=_CONTEXT, prices=prices or Measured(row=_ROW)
-        )
+    def __init__(self, drafters: str | Sequence[str] = "suffix", *, prices: Prices | None = None) -> None:
+        specs, prices = listed(drafters), Measured(row=_ROW) if prices is None else prices
+        if not isinstance(prices, Prices):
+            raise InputError(f"prices is {shown(prices)}; give Measured(), Given(row), or leave it out")
+        self._beside = Alongside(specs, vocab_size=_VOCABULARY, context=_CONTEXT, prices=prices)
         self.names = self._beside.names
         """Of the drafters."""
         self._text: Text | None = None
@@ -74,11 +75,15 @@ class AuguryDraft:
             prediction: ids, as ``Llama.tokenize(text, add_bos=False)`` gives them.
 
         Raises:
-            InputError: what is no list of ids.
+            InputError: what is no list of ids, or no drafter that would read it.
         """
+        if not self._beside.reads_prediction:
+            raise InputError(f"no drafter reads a prediction; name that drafter: {','.join(self.names)},prediction")
         ids = np.asarray(prediction)
         if ids.ndim != 1 or (len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= _VOCABULARY)):
-            raise InputError(f"prediction is {shown(prediction)}; it must be a list of token ids")
+            raise InputError(
+                f"prediction is {shown(prediction)}; it must be a list of token ids, as Llama.tokenize gives"
+            )
         self._prediction = ids.astype(np.int32)
 
     @property

@@ -28,6 +28,7 @@ strings need; ``generate`` drops both.
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
@@ -46,9 +47,10 @@ from transformers.generation import (
     PrefixConstrainedLogitsProcessor,
 )
 
-from augury.drafters import split
+from augury.drafters import takes, unreplayable
 from augury.errors import CannotRollBack, InputError, shown
 from augury.integrations.alongside import Alongside, Came, Measured, Prices, Text
+from augury.integrations.specs import listed
 from augury.models.tokenizer import Tokenizer
 from augury.record import RequestRecord
 from augury.tree import IntArray
@@ -77,7 +79,9 @@ _OTHERS = ("assistant_early_exit", "use_mtp")
 """Other guesses that a generation config may ask for."""
 
 
-def drafted(model: M, drafters: str = "suffix", *, tokenizer: Any = None, prices: Prices | None = None) -> M:
+def drafted(
+    model: M, drafters: str | Sequence[str] = "suffix", *, tokenizer: Any = None, prices: Prices | None = None
+) -> M:
     """The same model, whose ``generate`` is drafted; ``model.drafts`` is a ``Drafts``.
 
     Its ``generate`` takes two arguments more: ``prediction``, text or ids expected to come, and ``cache_salt``, whose
@@ -85,7 +89,7 @@ def drafted(model: M, drafters: str = "suffix", *, tokenizer: Any = None, prices
 
     Args:
         model: a model of ``transformers`` that generates.
-        drafters: a comma list of specs, see ``augury drafters``.
+        drafters: a comma list of specs, or a list of them, see ``augury drafters``.
         tokenizer: the model's, of ``transformers``: for predictions in text, and for drafters that need it.
         prices: of the model's forwards; they are measured when None, from the third step on.
 
@@ -93,12 +97,17 @@ def drafted(model: M, drafters: str = "suffix", *, tokenizer: Any = None, prices
     learnt then; and ``model`` and ``foreign``, whose cache holds one text, guess for one call and not for those beside.
 
     Raises:
-        InputError: a model without ``generate``, or with one of its own; a drafter that cannot be had.
+        InputError: a model without ``generate``, or with one of its own; a drafter that cannot be had; a tokenizer or
+            prices that are none.
         CannotRollBack: the model keeps a state that cannot forget rejected guesses.
     """
     kind: Any = type(model)
     if isinstance(model, _Drafted):
         raise InputError(f"{kind.__name__} is drafted already; give drafted() the model it was made of")
+    if isinstance(model, (str, os.PathLike, type)):
+        raise InputError(
+            f"model is {shown(model)}; give a model, as AutoModelForCausalLM.from_pretrained(...) returns it"
+        )
     if not isinstance(model, GenerationMixin):
         hint = "of a wrapper give the model inside, as get_base_model() of PEFT does"
         raise InputError(f"{kind.__name__} has no generate of transformers; {hint}")
@@ -115,7 +124,7 @@ def drafted(model: M, drafters: str = "suffix", *, tokenizer: Any = None, prices
         drafters,
         vocab_size=text.vocab_size,
         context=getattr(text, "max_position_embeddings", None) or _ENDLESS,
-        prices=prices or Measured(),
+        prices=Measured() if prices is None else prices,
         tokenizer=tokenizer,
     )
     # Another object over the same attributes: weights, hooks and what is set later are shared, and only methods differ.
@@ -137,12 +146,17 @@ class Drafts:
         vocab_size: V of the model.
     """
 
-    def __init__(self, drafters: str, *, vocab_size: int, context: int, prices: Prices, tokenizer: Any) -> None:
+    def __init__(
+        self, drafters: str | Sequence[str], *, vocab_size: int, context: int, prices: Prices, tokenizer: Any
+    ) -> None:
         self.record: RequestRecord | None = None
         self._tokenizer = tokenizer
-        backend = getattr(tokenizer, "backend_tokenizer", None)
+        specs = listed(drafters)
+        backend = _backend(tokenizer, specs)
+        if not isinstance(prices, Prices):
+            raise InputError(f"prices is {shown(prices)}; give Measured(), Given(row), or leave it out")
         self._beside = Alongside(
-            split(drafters),
+            specs,
             vocab_size=vocab_size,
             context=context,
             prices=prices,
@@ -163,14 +177,19 @@ class Drafts:
             named = ",".join(self._beside.names)
             raise InputError(f"no drafter reads a prediction; name that drafter: {named},prediction")
         if isinstance(prediction, str):
-            tokenizer = tokenizer or self._tokenizer
+            tokenizer = self._tokenizer if tokenizer is None else tokenizer
             if tokenizer is None:
                 raise InputError("a prediction in text needs the model's tokenizer; give it to drafted(), or give ids")
+            _check_tokenizer(tokenizer)
             prediction = tokenizer(prediction, add_special_tokens=False)["input_ids"]
         try:
-            ids = np.asarray(torch.as_tensor(prediction).cpu()).reshape(-1)
+            ids = np.asarray(torch.as_tensor(prediction).cpu())
         except (TypeError, ValueError, RuntimeError):
             raise InputError(f"prediction is {shown(prediction)}; it must be text or token ids") from None
+        if ids.ndim == 2 and len(ids) == 1:  # as a tokenizer returns tensors
+            ids = ids[0]
+        if ids.ndim != 1:
+            raise InputError(f"prediction has the shape {list(ids.shape)}; give text, or the ids of one text as a list")
         if len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= self.vocab_size):
             raise InputError(f"prediction is {shown(ids.tolist())}; it must be token ids in 0..{self.vocab_size - 1}")
         return ids.astype(np.int32)
@@ -366,6 +385,34 @@ class _Drafted:
 
     def _get_candidate_generator(self, *args: Any, **kwargs: Any) -> _Candidates:
         return _CALL.get()
+
+
+def _backend(tokenizer: Any, specs: Sequence[str]) -> Any:
+    """What is inside a tokenizer of ``transformers``, or None.
+
+    Raises:
+        InputError: it is no tokenizer; or nothing is inside, and a drafter cannot do without.
+    """
+    if tokenizer is None:
+        return None
+    _check_tokenizer(tokenizer)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        able = [spec for spec in specs if unreplayable(spec) is None]  # what is not will be refused
+        if needing := [spec for spec in able if takes(spec, "tokenizer", without=False)]:
+            kind = type(tokenizer).__name__
+            raise InputError(
+                f"drafter {needing[0]} needs a tokenizer with a backend_tokenizer, and {kind} has none; "
+                "give a fast one, PreTrainedTokenizerFast is"
+            )
+    return backend
+
+
+def _check_tokenizer(tokenizer: Any) -> None:
+    if not callable(tokenizer):
+        raise InputError(
+            f"tokenizer is {shown(tokenizer)}; give the model's, as AutoTokenizer.from_pretrained(...) returns it"
+        )
 
 
 def _reads_on(theirs: Any) -> Any:

@@ -54,6 +54,10 @@ def step(drafted, accepted, ms):
     )  # fmt: skip
 
 
+ROWS = Costs(np.linspace(9.0, 74.0, 66), 0.0, 0.0)
+"""10 ms for one row, and 1 ms for each more."""
+
+
 def test_a_profile_as_a_function_of_rows():
     costs = Costs(np.array([0.0, 10.0, 11.0, 13.0]), 0.5, 0.25)
     verify = verify_ms(costs, 2000)
@@ -63,7 +67,7 @@ def test_a_profile_as_a_function_of_rows():
 
 
 def test_copying_has_no_forward_to_measure():
-    assert draft_ms(read_draft("copy:2"), None, 100, 1.0)(8, 5) == 2.0
+    assert draft_ms(read_draft("copy:2"), None, 100, ROWS)(8, 5) == 2.0
 
 
 @pytest.mark.parametrize("text", ["head:1B", "block:1B", "8B"])
@@ -85,14 +89,14 @@ def test_the_target_in_fewer_bits_is_measured(engine, monkeypatch):
     monkeypatch.setattr(measured, "own", lambda: [copied, Prompt("b", "math", "word " * 4000)])  # one does not fit
     if 4 not in engine.target.info.short:
         with pytest.raises(InputError, match="has no such weights"):
-            draft_ms(read_draft("self:int4"), engine, 16, 10.0)
+            draft_ms(read_draft("self:int4"), engine, 16, ROWS)
         return
-    draft = draft_ms(read_draft("self:int4"), engine, 16, 10.0)
+    draft = draft_ms(read_draft("self:int4"), engine, 16, ROWS)
     assert 0.0 < draft(1, 1) < 10.0  # of a row of 10 ms
     assert draft(3, 4) == pytest.approx(12 * draft(1, 1))
     monkeypatch.setattr(measured, "own", lambda: [Prompt("b", "math", "word " * 4000)])
     with pytest.raises(InputError, match="holds none of them"):
-        draft_ms(read_draft("self:int4"), engine, 16, 10.0)
+        draft_ms(read_draft("self:int4"), engine, 16, ROWS)
 
 
 def test_a_result_of_bench(tmp_path):

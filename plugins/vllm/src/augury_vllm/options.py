@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any, Literal
 
-from augury.drafters import check, split
 from augury.errors import InputError, UnknownName, shown
 from augury.integrations.alongside import Given, Measured, Prices
+from augury.integrations.specs import listed
 
 MOST_DRAFTERS = 32
 """As many as ``counts.py`` has room for."""
@@ -19,6 +21,10 @@ logits, a few MB to write and to read again, to some GB of weights; the context 
 
 CPU_ROW = 0.05
 """Of a CPU, until its own steps have told more: they differ much."""
+
+
+_KEY = "augury"
+_ALIKE = 0.7  # from which on a name is a slip of it
 
 
 @dataclass(frozen=True)
@@ -49,10 +55,12 @@ class Options:
         Raises:
             InputError: a key or value that there is none of; one line.
         """
-        given = additional.get("augury", {}) if isinstance(additional, Mapping) else {}
+        additional = additional if isinstance(additional, Mapping) else {}
+        given = additional.get(_KEY, {})
         if not isinstance(given, Mapping):
             raise InputError(f'augury is {shown(given)}; give an object, such as {{"drafters": "suffix"}}')
         known = [field.name for field in fields(Options)]
+        _check_meant(additional, known)
         for key in given:
             if key not in known:
                 raise UnknownName("option of augury", str(key), known)
@@ -73,18 +81,27 @@ class Options:
         return Measured(self.row, self.knee) if self.prices == "measured" else Given(self.row, self.knee)
 
 
+def _check_meant(additional: Mapping[Any, Any], known: Sequence[str]) -> None:
+    """Refuse what was meant for us and nobody would heed; what else is there may be of other plug-ins.
+
+    Raises:
+        InputError: an option of ours beside ``augury``, or a slip of that name.
+    """
+    for key in map(str, additional):
+        slip = _KEY not in additional and get_close_matches(key.lower(), [_KEY], cutoff=_ALIKE)
+        if key in known or slip:
+            inside = json.dumps({key: additional[key]}, default=str) if key in known else "{...}"
+            raise InputError(f'additional_config has {key!r}; write {{"{_KEY}": {inside}}}')
+
+
 def _drafters(given: object) -> tuple[str, ...]:
     """Specs of a comma list, or of a list."""
-    listed = split(given) if isinstance(given, str) else given
-    if not isinstance(listed, Sequence) or not listed or not all(isinstance(one, str) and one for one in listed):
-        raise InputError(f"augury: drafters is {shown(given)}; give a list of drafters, such as suffix,ngram")
-    if len(listed) > MOST_DRAFTERS:
-        raise InputError(f"augury: {len(listed)} drafters; there may be up to {MOST_DRAFTERS}")
-    for before, spec in zip(["", *listed], listed, strict=False):
-        check(spec, before)
-    if twice := [spec for i, spec in enumerate(listed) if spec in listed[:i]]:
+    specs = listed(given, "augury: drafters")
+    if len(specs) > MOST_DRAFTERS:
+        raise InputError(f"augury: {len(specs)} drafters; there may be up to {MOST_DRAFTERS}")
+    if twice := [spec for i, spec in enumerate(specs) if spec in specs[:i]]:
         raise InputError(f"augury: drafter {twice[0]} is named twice")
-    return tuple(listed)
+    return specs
 
 
 def _number(name: str, value: Any) -> float:

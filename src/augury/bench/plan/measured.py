@@ -17,6 +17,7 @@ from augury.bench.plan.drafts import Draft
 from augury.bench.plan.gain import Steps, Verify
 from augury.bench.prompts import own, select
 from augury.drafters import make, split
+from augury.engine.costs import Meter, timed
 from augury.engine.engine import Engine
 from augury.errors import ContextTooLong, InputError
 
@@ -40,7 +41,7 @@ def verify_ms(costs: Costs, context: int) -> Verify:
 
 
 def draft_ms(
-    draft: Draft, engine: Engine, context: int, row_ms: float, threads: int | None = None
+    draft: Draft, engine: Engine, context: int, costs: Costs, threads: int | None = None
 ) -> Callable[[int, int], float]:
     """(batch, length) -> milliseconds of its guesses. Drafters here guess for one request after the other.
 
@@ -48,7 +49,7 @@ def draft_ms(
         draft: ``self``, a model whose files are here, or ``copy``.
         engine: free.
         context: tokens that each request holds.
-        row_ms: of a forward of one row behind so many tokens.
+        costs: of the target's forwards.
         threads: that a draft model runs with, as the target's in use.
 
     Raises:
@@ -56,7 +57,11 @@ def draft_ms(
     """
     if draft.kind == "copy":
         return lambda _batch, _length: draft.ms
-    one = _self_ms(draft, engine, row_ms) if draft.kind == "self" else _model_ms(draft, context, threads)
+    one = (
+        verify_ms(costs, context)(1, 1) * _self_share(draft, engine, costs)
+        if draft.kind == "self"
+        else _model_ms(draft, context, threads)
+    )
     return lambda batch, length: batch * length * one
 
 
@@ -71,23 +76,27 @@ def check(draft: Draft) -> None:
         raise InputError(f"--measure times a draft model as it is loaded, in bf16; name it as {draft.model}")
 
 
-def _self_ms(draft: Draft, engine: Engine, row_ms: float) -> float:
-    """A guess of the target in fewer bits, as the drafter makes it: the choice of its token included, and several of
-    one forward where what followed the same words before says the same. How often it does is a matter of the text, so
-    our own prompts are answered, and plain forwards are timed in turn, as the machine's speed drifts.
+def _self_share(draft: Draft, engine: Engine, costs: Costs) -> float:
+    """What a guess of the target in fewer bits takes, in forwards of one row: as the drafter makes it, the choice of
+    its token included, as deep as costs allow, and several of one forward where what followed the same words before
+    says the same. How often it does is a matter of the text, so our own prompts are answered, and plain forwards are
+    timed in turn, as the machine's speed drifts.
     """
     target, ratios = engine.target, []
     bits = {"int4": 4, "int8": 8}.get(draft.precision or "", 0)
     if bits not in target.info.short:
         known = ", ".join(f"self:int{b}" for b in target.info.short if b < 16) or "none"
         raise InputError(f"--draft {draft.name}: {target.info.runner} has no such weights; it has {known}")
+    meter = Meter.of(costs)
     drafter = make(
-        f"self:int{bits}", target=target, tokenizer=engine.tokenizer, vocab_size=target.info.vocab_size, slots=1
-    )
+        f"self:int{bits}", target=target, tokenizer=engine.tokenizer, vocab_size=target.info.vocab_size, slots=1,
+        costs=lambda: meter.costs,
+    )  # fmt: skip
     engine.close()  # its slots are wanted
     with Engine(
-        target, [("self", drafter)], tokenizer=engine.tokenizer, template=engine.template, eos_ids=engine.eos_ids
-    ) as asked:
+        target, [("self", drafter)], tokenizer=engine.tokenizer, template=engine.template, eos_ids=engine.eos_ids,
+        meter=meter,
+    ) as asked:  # fmt: skip
         for prompt in select(own(), (), 1):
             try:
                 drafted = asked.generate(question(asked, prompt), max_tokens=_TOKENS).record
@@ -99,12 +108,11 @@ def _self_ms(draft: Draft, engine: Engine, row_ms: float) -> float:
                 ratios.append(guess_ms / median(step.verify_ms for step in plain.steps))
     if not ratios:
         raise InputError(f"--draft {draft.name} is timed on our own prompts, and {target.info.name} holds none of them")
-    return row_ms * fmean(ratios)
+    return fmean(ratios)
 
 
 def _model_ms(draft: Draft, context: int, threads: int | None) -> float:
     """A forward of one row of a draft model."""
-    from augury.engine.costs import timed
     from augury.models.load import load_target
 
     loaded = load_target(draft.model, max_num_seqs=1, threads=threads)

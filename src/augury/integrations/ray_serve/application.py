@@ -10,8 +10,9 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from augury.drafters import check, split
+from augury.drafters.drafter import Rule
 from augury.engine.service import Room
-from augury.errors import InputError, MissingPackage, UnknownName
+from augury.errors import InputError, MissingPackage, UnknownName, shown
 from augury.server.settings import LOOPBACK, Amount, Settings, StreamMode
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _SPARE = 32
 
 
 def application(
-    model: str = "smollm2-135m",
+    model: str | os.PathLike[str] = "smollm2-135m",
     *,
     replicas: int = 2,
     threads: int = 1,
@@ -68,12 +69,17 @@ def application(
         InputError: an argument cannot be honoured.
         ModelError: there is no such model; ``ray`` is not installed.
     """
-    for name, value, least in (("replicas", replicas, 1), ("threads", threads, 1), ("doors", doors, 1)):
-        if not isinstance(value, int) or value < least:
-            raise InputError(f"{name} is {value!r}; it must be a whole number, {least} or more")
+    for name, value in (("replicas", replicas), ("threads", threads), ("doors", doors)):
+        _check_whole(name, value)
     for name, number in (("gpus", gpus), ("drain_seconds", drain_seconds)):
-        if not 0 <= number < float("inf"):
-            raise InputError(f"{name} is {number!r}; it must be 0 or more")
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0 <= number < float("inf"):
+            raise InputError(f"{name} is {shown(number)}; it must be a number, 0 or more")
+    if not isinstance(model, (str, os.PathLike)):
+        raise InputError(f"model is {shown(model)}; give an embedded name, or a path that every node has")
+    model = os.fspath(model)
+    for name, given, kind in (("settings", settings, Settings), ("room", room, Room)):
+        if given is not None and not isinstance(given, kind):
+            raise InputError(f"{name} is {shown(given)}; give a {kind.__name__}(...), or leave it out")
     load = _loading(load)
     settings = _guarded(settings or Settings(names=(), local=False, figures_on_request=False))
     _check(settings, load)
@@ -196,18 +202,30 @@ def _value(name: str, text: object) -> Any:
 def _loading(load: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of ``augury.load``, known ones alone, with what the router must know."""
     from augury.api import load as loader
+    from augury.engine.engine import deepest
+    from augury.models.load import DTYPES, RUNNERS
 
     known = [name for name in inspect.signature(loader).parameters if name not in ("model", "threads", "progress")]
     if unknown := next((name for name in load if name not in known), None):
         raise UnknownName("argument", unknown, [*known, *inspect.signature(application).parameters])
     slots = load.get("max_num_seqs", 4)
-    if not isinstance(slots, int) or slots < 1:
-        raise InputError(f"max_num_seqs is {slots!r}; it must be a whole number, 1 or more")
+    _check_whole("max_num_seqs", slots)
+    if load.get("max_model_len") is not None:
+        _check_whole("max_model_len", load["max_model_len"])
+    deepest(load.get("draft_tokens"))
+    for name, choices in (("acceptance", get_args(Rule)), ("dtype", DTYPES), ("runner", RUNNERS)):
+        if (said := load.get(name)) is not None and said not in choices:
+            raise UnknownName(name, str(said), choices)
     drafters = load.get("drafters", "auto")
     for name in split(drafters) if isinstance(drafters, str) else ():
         if name not in ("none", "auto"):
             check(name, "")
     return {**load, "max_num_seqs": slots}
+
+
+def _check_whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} is {shown(value)}; it must be a whole number, 1 or more")
 
 
 def _check(settings: Settings, load: Mapping[str, Any]) -> None:
