@@ -96,6 +96,12 @@ class DraftTree:
         )
 
     @staticmethod
+    def sure(tokens: Sequence[int], parents: Sequence[int], survival: Sequence[float]) -> DraftTree:
+        """The same of lists that are a tree by the way they were made: nothing is checked, which is half the time."""
+        numbers = np.array(tokens, np.int32), np.array(parents, np.int32), np.array(survival, np.float32)
+        return _sure(*numbers, np.zeros(len(tokens), np.uint8), _NO_LAWS)
+
+    @staticmethod
     def chain(
         tokens: Sequence[int] | IntArray,
         survival: Sequence[float] | FloatArray,

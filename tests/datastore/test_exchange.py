@@ -327,6 +327,31 @@ def test_what_a_push_that_was_stopped_left_behind_is_deleted(bucket, tmp_path, c
     assert pull(tmp_path / "two", bucket, MOST, 10).notes == []
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_is_just_being_written_is_written_though_another_push_takes_it_for_left_behind(
+    bucket, tmp_path, clock, monkeypatch, times
+):
+    """By its name it is as old as the last answer in it, and two machines push at the same moment."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    learn(one, [1], [2, 3])
+    learn(two, [4])
+    clock.now += 2 * 3600
+    move, moved = bucket._files.mv, []
+
+    def slowly(*names):
+        moved.append(names)
+        if len(moved) in range(1, 2 * times, 2):  # the second of each is of the other one
+            push(two, Bucket("flaky://store/it"), MOST)
+        move(*names)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(bucket._files), "mv", lambda _, *names: slowly(*names))
+        push(one, bucket, MOST)
+    push(two, bucket, MOST)
+    assert there(bucket) == {ME: [[1], [2, 3], [4]]}
+    assert not [name for name in bucket.sizes("answers") if "part" in name]
+
+
 def test_files_that_are_renamed_meanwhile_are_found(bucket, tmp_path, monkeypatch):
     """Names are listed under the lock."""
     one, held = tmp_path / "one", []
@@ -556,6 +581,31 @@ def test_a_directory_that_is_not_exchanged_does_not_list_whom_it_forgot(tmp_path
     learn(tmp_path / "it", [1])
     answers.forget(tmp_path / "it", ME)
     assert os.listdir(tmp_path / "it") == [LOCK]
+
+
+@pytest.mark.parametrize("how", ["push", "pull"])
+def test_who_was_forgotten_before_the_first_exchange_is_asked_for_again(bucket, tmp_path, clock, how):
+    """As on a new disk: the directory does not know who it was, and the store still holds the answers."""
+    one, two, three = tmp_path / "one", tmp_path / "two", tmp_path / "three"
+    learn(one, [1])
+    push(one, bucket, MOST)
+    clock.now += 100
+    learn(two, [2], tenant=YOU)
+    answers.forget(two, ME)
+
+    def exchanged(place):
+        return push(place, bucket, MOST) if how == "push" else pull(place, bucket, MOST, 10)
+
+    (note,) = exchanged(two).notes
+    assert "somebody was forgotten in" in note
+    assert "forget them again and push" in note
+    assert ME in there(bucket)
+    answers.forget(two, ME)
+    assert exchanged(two).notes == []
+    assert push(two, bucket, MOST).notes == []
+    assert ME not in there(bucket)
+    learn(three, [3], tenant=YOU)
+    assert exchanged(three).notes == [], "nobody was forgotten there"
 
 
 def test_what_is_half_written_is_deleted_with_the_rest(bucket, tmp_path):

@@ -221,6 +221,27 @@ def test_what_a_push_that_was_stopped_left_behind_is_deleted(flaky, mine):
     assert names(flaky, "") == {MANIFEST, "left.json"}
 
 
+def test_who_tidies_up_without_grace_does_not_stop_a_push(flaky, mine, theirs, tmp_path, monkeypatch):
+    push(mine, flaky, HOUR)
+    changed(mine)
+    move, moved = flaky._files.mv, []
+
+    def slowly(*names):
+        moved.append(names)
+        if len(moved) == 1:
+            push(theirs, Bucket("flaky://store/it"), 0.0)  # another machine, at this very moment
+        move(*names)
+
+    shutil.copytree(mine, theirs)
+    changed(theirs, "of the other")
+    monkeypatch.setattr(type(flaky._files), "mv", lambda _, *names: slowly(*names))
+    push(mine, flaky, HOUR)
+    monkeypatch.undo()
+    shutil.rmtree(theirs)
+    pull(theirs, flaky, PLENTY)
+    assert same(mine, theirs)
+
+
 def test_half_a_piece_that_somebody_left_is_written_again(flaky, mine, theirs):
     (piece,) = Index(mine).manifest.segments
     with flaky._files.open(f"store/it/pieces/{piece.sha256}", "wb") as file:
@@ -278,6 +299,25 @@ def test_a_piece_that_holds_something_else_is_not_used(flaky, mine, theirs, how)
     with pytest.raises(InputError, match=says):
         pull(theirs, flaky, PLENTY)
     assert os.listdir(theirs) == ["lock"]
+
+
+def test_what_is_said_of_a_damaged_piece_mends_it(flaky, mine, theirs):
+    push(mine, flaky, HOUR)
+    (path,) = [name for name in Flaky.store if "/pieces/" in name]
+    data = Flaky.store[path].getvalue()
+    for damaged in (data[:-70], data + b"more", data[:-70] + bytes(70)):
+        with flaky._files.open(path, "wb") as file:
+            file.write(damaged)
+        with pytest.raises(InputError, match="is damaged") as said:
+            pull(theirs, flaky, PLENTY)
+        if "delete it there and push again" in str(said.value):
+            flaky.delete(f"pieces/{path.rpartition('/')[2]}")
+        else:
+            assert "push it again" in str(said.value)
+        push(mine, flaky, HOUR)
+        pull(theirs, flaky, PLENTY)
+        assert same(mine, theirs)
+        shutil.rmtree(theirs)
 
 
 def test_pieces_that_go_while_they_are_pulled_are_looked_for_in_the_newer_manifest(flaky, mine, theirs):
@@ -484,6 +524,17 @@ def test_what_is_removed_leaves_the_store_without_grace(bucket, mine):
 def test_what_is_no_address_is_refused(url):
     with pytest.raises(InputError, match="is no address of an object store; give one as in s3://bucket/folder"):
         Bucket(url)
+
+
+@pytest.mark.parametrize("url", ["file://shared/work", "file://./work", "local://work"])
+def test_a_path_that_does_not_begin_at_the_root_is_refused(url, tmp_path, monkeypatch):
+    """Of two slashes instead of three; a push and a pull from two places would not meet."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        InputError, match=r"is another place for each program .* give one from the root on, as in"
+    ) as it:
+        Bucket(url)
+    assert "\n" not in str(it.value)
 
 
 def test_an_unknown_protocol_names_the_nearest():

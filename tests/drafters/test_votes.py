@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from augury.budget import best_chain
 from augury.drafters.past import DEPTH, Match
 from augury.drafters.survival import Line, Survival
 from augury.drafters.votes import RANKS, WEIGHT, WORTH, Guess, further, grow, score, vote
@@ -79,3 +80,17 @@ def test_depths_are_told():
 
     grow([Guess(1, 0, 0.9, [])], behind, Survival([Line()]).open(0.0), 5)
     assert seen == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3, 24])
+def test_a_chain_goes_on_from_the_likeliest_guess_of_each_place(limit):
+    rates = Survival([Line()]).open(0.0)
+    chain = grow(law(0), lambda guess, depth: law(guess.token), rates, limit, chain=True)
+    assert chain.is_chain
+    tokens, above = [0], 1.0
+    while (reached := above * rates.hit(0, law(tokens[-1])[0].raw)) >= WORTH and len(tokens) <= limit:
+        tokens.append(law(tokens[-1])[0].token)
+        above = reached
+    assert chain.tokens.tolist() == tokens[1:]
+    tree = grow(law(0), lambda guess, depth: law(guess.token), rates, limit)
+    assert limit < 3 or len(best_chain(tree)) < len(chain)  # siblings take room that a chain has for what follows

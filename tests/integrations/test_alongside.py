@@ -42,6 +42,14 @@ def test_guesses_what_was_said_before():
     assert 2 <= len(chain) <= 4
 
 
+def test_no_guess_is_offered_that_a_chain_has_no_place_for():
+    alongside = beside()
+    text = alongside.open(said([1, 2, 3, 1, 2, 4, 1, 2, 3, 1, 2]))
+    alongside.step([Came(text, ())], 8)
+    assert text.offer.tree.is_chain
+    assert text.offer.proposals[0].nodes == len(text.offer.tree) > 1
+
+
 def test_takes_fewer_steps_than_tokens_and_keeps_records():
     prompt, answer = [*range(20)], [*range(3, 20), *range(3, 20)]
     text, steps = told(beside(), prompt, answer)

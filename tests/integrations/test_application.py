@@ -108,6 +108,18 @@ def test_any_host_is_answered_with_keys_or_where_it_is_said(checked, monkeypatch
     assert [(one.hosts, one.api_keys) for one in checked] == [(answered, keys)]
 
 
+@pytest.mark.parametrize("given", ["a.example,b.example", "a.example, b.example,", ["a.example", "b.example"]])
+def test_lists_of_a_config_file_are_read_as_those_of_a_command(checked, given):
+    """As in the ``args`` of Ray's own files."""
+    with pytest.raises(InputError, match="far enough"):
+        build({"hosts": given, "names": given})
+    assert [(one.hosts, one.names) for one in checked] == [(("a.example", "b.example"),) * 2]
+    with pytest.raises(UnknownName, match="did you mean 'suffix'"):
+        build({"drafters": ["ngram:min=2,max=3", "sufix"]})
+    with pytest.raises(InputError, match="names has no value; give one, or leave it out"):
+        build({"names": None})
+
+
 def test_without_settings_this_machines_names_alone_are_answered(checked):
     with pytest.raises(InputError, match="far enough"):
         application()

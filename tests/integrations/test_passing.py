@@ -92,3 +92,9 @@ def test_events_of_responses_have_names_and_numbers():
 
 def test_an_answer_in_one_piece_cannot_be_ended_with_an_event():
     assert not run(("a", start(JSON)), fails=True)[2]
+
+
+def test_a_stream_of_which_the_client_has_nothing_is_refused_as_any_answer():
+    """Its head was held back when the replica ended, and no other one began."""
+    passing, sent, failed = run(("a", start(STREAM)), fails=True)
+    assert (failed, sent, passing.ended) == (False, [], False)

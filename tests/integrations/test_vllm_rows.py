@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from augury_vllm import AuguryProposer
+from augury_vllm.counts import Told, named
 from augury_vllm.overhead import config
 from augury_vllm.replay import Answer, play
 from augury_vllm.rows import PARKED_CALLS
@@ -142,12 +143,14 @@ def test_texts_without_a_row_are_kept_for_a_while_and_not_too_many(opened):
     assert opened["closed"] == 40
 
 
-def test_an_answer_that_ended_as_answers_end_is_closed_at_once(opened):
+@pytest.mark.parametrize("last", [[49], [39, 49, 7], [49, 1, 2, 3, 4, 5]])
+def test_an_answer_that_ended_as_answers_end_is_closed_at_once(last, opened):
+    """vLLM cuts what stands behind the end; the step that brought it, as it was guessed, tells of more."""
     set_up = config(5, V, CONTEXT, 16, {"drafters": "memory"})
     set_up.model_config.hf_config.eos_token_id = [0, 49]
     made = AuguryProposer(set_up)
     told(made, ([1, 2, *range(10, 40)], 30))
-    told(made, ([1, 2, *range(10, 40), 49], 1))
+    told(made, ([1, 2, *range(10, 40), *last], len(last)))
     (chain,) = told(made, ([3, 4, 5, 10, 11, 12], 3))  # another request, in the same row
     assert opened["closed"] == 1
     assert chain[:2] == [13, 14], "what was answered is not remembered"
@@ -168,6 +171,53 @@ def test_the_next_turn_of_a_conversation_is_a_text_of_its_own(opened):
     told(made, (text, 1))
     told(made, ([*text, *range(20, 40)], 1))
     assert opened["opened"] == [[1, 2, 3, 4, 5], [*text, *range(20, 39)]]
+
+
+def test_a_short_next_turn_behind_an_answer_that_ended_is_a_text_of_its_own(opened):
+    """Few enough tokens for a step that nobody was told of; but nothing comes of an answer behind its end."""
+    set_up = config(5, V, CONTEXT, 16, {"drafters": "memory"})
+    set_up.model_config.hf_config.eos_token_id = 49
+    made = AuguryProposer(set_up)
+    first = [1, 2, *range(10, 30), 49]
+    told(made, (first[:-1], 20))
+    told(made, (first, 1))
+    told(made, ([*first, 3, 4, 5, 6], 1))
+    assert opened["opened"] == [[1, 2], [*first, 3, 4, 5]]
+    assert opened["closed"] == 1, "the first answer is not remembered yet"
+
+
+def test_an_end_in_the_prompt_ends_no_answer(opened):
+    """As of earlier turns, which stands close before the answer's first token."""
+    set_up = config(5, V, CONTEXT, 16, {})
+    set_up.model_config.hf_config.eos_token_id = 49
+    made = AuguryProposer(set_up)
+    one, other = [1, 2, 49, 3], [7, 8, 49, 9]
+    told(made, (one, 1), (other, 1))
+    told(made, ([*other, 7], 1))  # and the first one is preempted
+    told(made, ([*one, 4], 1), ([*other, 7, 8], 1))
+    assert len(opened["opened"]) == 2
+
+
+def test_an_answer_that_goes_on_behind_an_end_is_the_same_text(opened):
+    """As with ``ignore_eos``."""
+    set_up = config(5, V, CONTEXT, 16, {})
+    set_up.model_config.hf_config.eos_token_id = 49
+    made = AuguryProposer(set_up)
+    text = [1, 2, 3]
+    for new in (49, 4, 49, 49, 5):
+        text = [*text, new]
+        told(made, (text, 1))
+    told(made, ([*text, 49, 6], 2))
+    assert len(opened["opened"]) == 1
+
+
+def test_a_limit_that_no_chain_reaches_does_not_join_two_turns(opened):
+    made = proposer(tokens=100_000)
+    text = [1, 2, 3, 4, 1, 2]
+    (chain,) = told(made, (text, 1))
+    assert 0 < len(chain) <= 64
+    told(made, ([*text, *[7] * 140], 1))
+    assert opened["opened"] == [text[:-1], [*text, *[7] * 139]]
 
 
 def test_equal_prompts_are_different_texts(opened):
@@ -211,6 +261,20 @@ def test_what_a_long_answer_leaves_behind_does_not_grow():
         told(made, (text, 1))
     (one,) = made._rows._rows
     assert len(one.record.steps) <= 1
+
+
+def test_what_is_counted_is_what_vllm_verified():
+    """Which cuts guesses where a step has no room for their rows: then the tokens that come agree with them, too."""
+    made = AuguryProposer(config(5, V, CONTEXT, 16, {}, instance="verified"))
+    counted = Told(named("verified", 0))
+    text = [5, 6, 7, 8, 9, 5, 6, 7]
+    assert told(made, (text, 1)) == [[8, 9, 5, 6, 7]]
+    for new, drafted, accepted in (([8], 0, 0), ([9, 5, 6], 2, 2), ([7, 1], 5, 1), ([3], 0, 0)):
+        text = [*text, *new]
+        (chain,) = told(made, (text, len(new)))
+        assert [sum(found) for found in counted.take()] == [drafted, accepted], new
+    assert chain == []
+    counted.close()
 
 
 def test_a_drafter_that_fails_is_said_once(tmp_path, monkeypatch, caplog):

@@ -1,5 +1,7 @@
 """The plug-in for vLLM, without vLLM: its options, which vLLM it takes, and how counts get to another process."""
 
+import errno
+import gc
 import logging
 import os
 import re
@@ -11,14 +13,15 @@ import tempfile
 from types import ModuleType, SimpleNamespace
 from typing import Literal
 
+import numpy as np
 import pytest
-from augury_vllm import AuguryProposer, fit
+from augury_vllm import AuguryProposer, counts, fit
 from augury_vllm.counts import Counts, Told, folder, named
 from augury_vllm.options import Options
 from augury_vllm.overhead import config
 
 from augury.errors import InputError, ModelError
-from augury.integrations.alongside import Given, Measured
+from augury.integrations.alongside import Alongside, Given, Measured
 
 
 def of(**augury):
@@ -58,7 +61,10 @@ def test_drafters_are_a_list_or_a_comma_list():
         ({"row": "0.1"}, "row is '0.1'; it must be a number"),
         ({"row": True}, "row is True"),
         ({"row": 2.0}, "row is 2.0"),
-        ({"knee": 0}, "knee is 0"),
+        ({"row": 10**400}, "row is inf; a row costs from 0 to 1"),
+        ({"knee": 0}, "knee is 0; it must be from 1 to 4096 rows"),
+        ({"knee": 10**9}, "knee is 1000000000; it must be from 1 to 4096 rows"),
+        ({"knee": 10**5000}, "knee is .*; it must be from 1 to 4096 rows"),
         ({"knee": 1.5}, "knee is 1.5; it must be a whole number"),
         ({"prices": "free"}, "prices is 'free'; it must be given or measured"),
     ],
@@ -230,6 +236,36 @@ def test_without_a_place_for_counts_guesses_do_not_suffer(elsewhere, caplog):
     assert "is not counted" in caplog.text
 
 
+def test_what_is_mapped_has_its_place_on_the_disk(monkeypatch):
+    """A hole in a file has none, and touching it on a full disk would end vLLM's process."""
+    page, blocks = counts._Page, []
+
+    def mapped(descriptor):
+        blocks.append(os.fstat(descriptor).st_blocks)
+        return page(descriptor)
+
+    monkeypatch.setattr(counts, "_Page", mapped)
+    Counts(named("one", 0)).close()
+    assert blocks[0] * 512 >= counts._BYTES
+
+
+@pytest.mark.parametrize("room", [0, 100])
+def test_a_full_disk_costs_the_counts_and_not_the_engine(room, monkeypatch, caplog):
+    write = os.write
+
+    def full(descriptor, data):
+        if not room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data[:room])
+
+    monkeypatch.setattr(counts, "os", SimpleNamespace(**{**vars(os), "write": full}))
+    made = AuguryProposer(config(5, 50, 64, 4, {}))
+    assert made._counts is None
+    assert "is not counted" in caplog.text
+    assert "No space left" in caplog.text
+    assert not list(folder().iterdir())
+
+
 READER = """
 import sys
 from augury_vllm.counts import Told, named
@@ -286,6 +322,32 @@ def test_files_end_with_their_processes():
     assert {p.name for p in folder().iterdir()} == {"b-0"}
     Counts(named("c", 0)).close()  # whoever comes next
     assert not list(folder().iterdir())
+
+
+def test_an_engine_that_ends_before_its_process_leaves_nothing(monkeypatch):
+    """As one of two in a process."""
+    closed, close = [], Alongside.close
+    monkeypatch.setattr(Alongside, "close", lambda self, text: (closed.append(text), close(self, text)))
+    one, other = (AuguryProposer(config(5, 50, 64, 4, {"drafters": "memory"}, instance=name)) for name in "ab")
+    tokens = np.tile(np.arange(8, dtype=np.int32), (4, 8))
+    assert one.propose([[4]], np.array([5], np.int32), tokens) == [[]]
+    del one
+    gc.collect()
+    assert len(closed) == 1, "what was answered last is not remembered"
+    assert {path.name for path in folder().iterdir()} == {"b-0"}
+    other._counts.close()
+    other._counts.close()
+    assert not list(folder().iterdir())
+
+
+def test_a_process_that_was_forked_takes_nothing_along():
+    counts = Counts(named("one", 0))
+    if not (child := os.fork()):
+        counts.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert named("one", 0).exists()
+    counts.close()
 
 
 def test_of_several_ranks_one_counts():

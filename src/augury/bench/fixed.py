@@ -2,11 +2,12 @@
 
     python -m augury.bench.fixed --limit 1 --max-tokens 64
 
-A fixed setting verifies all that is guessed at every step: what other systems are told by an option, here it is a
-measuring aid. Every few settings a prompt is answered plainly and by the rule again, for a machine's speed drifts while
-all of them have their turn. The last row is what somebody would have had who knew beforehand which setting is the best
-for each kind of prompt. With several rounds it is chosen by all rounds but one and measured in that one, each in its
-turn: the best of many measurements is also the luckiest of them, and with one round its luck is counted too.
+A fixed setting guesses as many as it is told and verifies all of them, at every step: what other systems are told by
+an option, here it is a measuring aid. Every few settings a prompt is answered plainly and by the rule again, for a
+machine's speed drifts while all of them have their turn. The last row is what somebody would have had who knew
+beforehand which setting is the best for each kind of prompt. With several rounds it is chosen by all rounds but one and
+measured in that one, each in its turn: the best of many measurements is also the luckiest of them, and with one round
+its luck is counted too.
 """
 
 from __future__ import annotations
@@ -24,15 +25,18 @@ from augury.bench.paired import Pair, arms
 from augury.bench.prompts import Prompt, own, read, select
 from augury.bench.ratios import geometric_mean, interval
 from augury.bench.report import by_prompt, commit, machine, table, versions
+from augury.drafters import make
 from augury.drafters.drafter import Drafter, Observation, View
 from augury.engine.engine import Engine
-from augury.errors import AuguryError
+from augury.errors import AuguryError, InputError
 from augury.sampling import Sampling
 from augury.tree import DraftTree
 
 DRAFTERS = ("ngram", "suffix", "recycle", "lookahead", "self", "eagle")
 LENGTHS = (2, 4, 8, 16)
 CHAINS = (("prediction", "suffix", "self"), ("prediction", "suffix", "eagle"), ("prediction", "ngram", "eagle"))
+_USED = {*DRAFTERS, *(name for chain in CHAINS for name in chain)}
+
 TOGETHER = 6
 """Settings that share a plain answer, and stand beside an answer by the rule."""
 
@@ -96,20 +100,32 @@ class Standing:
     by_kind: dict[str, float]
 
 
-def settings(engine: Engine) -> list[tuple[str, Drafter]]:
-    """Every fixed setting that the drafters of an engine allow."""
-    there = dict(engine.parts.drafters)
+def settings(engine: Engine, only: str = "") -> list[tuple[str, Drafter]]:
+    """Every fixed setting that the drafters of an engine allow and whose name has ``only`` in it; drafters are made
+    anew, as with costs they stop early.
+
+    Raises:
+        InputError: none has it.
+    """
+    there = {
+        name: make(name, target=engine.target, tokenizer=engine.tokenizer, slots=2)
+        for name, _ in engine.parts.drafters
+        if name in _USED
+    }
     singles = [(name,) for name in DRAFTERS]
-    return [
+    made = [
         (f"{' > '.join(names)}, {nodes}", First([there[name] for name in names], nodes))
         for names in (*singles, *CHAINS)
         if all(name in there for name in names)
         for nodes in LENGTHS
     ]
+    if chosen := [(name, first) for name, first in made if only in name]:
+        return chosen
+    raise InputError(f"no setting has {only!r} in its name; those there are: {'; '.join(name for name, _ in made)}")
 
 
 def measure(
-    rule: Engine, prompts: Sequence[Prompt], *, max_tokens: int, rounds: int
+    rule: Engine, prompts: Sequence[Prompt], *, max_tokens: int, rounds: int, only: str = ""
 ) -> Iterator[dict[str, list[Pair]]]:
     """Pairs of the rule and of every setting, greedy; gives after every prompt what there is.
 
@@ -119,14 +135,14 @@ def measure(
         prompts: at least one.
         max_tokens: of each answer.
         rounds: how often every prompt is answered each way.
+        only: as for ``settings``.
     """
-    made = settings(rule)
+    made = settings(rule, only)
     found: dict[str, list[Pair]] = defaultdict(list)
     rule.close()
     # Without a table of costs all that is guessed is verified.
     fixed = Engine(rule.target, made, tokenizer=rule.tokenizer, template=rule.template, eos_ids=rule.eos_ids)
-    used = {*DRAFTERS, *(name for chain in CHAINS for name in chain)}
-    there = tuple(name for name, _ in rule.parts.drafters if name in used)
+    there = tuple(name for name, _ in rule.parts.drafters if name in _USED)
     usual = tuple(name for name in automatic(rule.target) if name in there)
     ways: list[tuple[Engine, list[tuple[str, tuple[str, ...]]]]] = []
     for at in range(0, len(made), TOGETHER):
@@ -183,6 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", nargs="?", default="smollm2-135m")
     parser.add_argument("--file", type=Path, help="prompts, as for augury bench; the project's own without it")
     parser.add_argument("--limit", type=int, help="prompts of each kind")
+    parser.add_argument("--only", default="", help="settings whose name has this in it, as in: self")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", type=Path)
@@ -203,7 +220,7 @@ def _run(given: argparse.Namespace) -> int:
     engine = augury.load(given.model, drafters="auto,ngram,recycle,lookahead", max_num_seqs=2)
     found: dict[str, list[Pair]] = {}
     try:
-        for found in measure(engine, prompts, max_tokens=given.max_tokens, rounds=given.rounds):
+        for found in measure(engine, prompts, max_tokens=given.max_tokens, rounds=given.rounds, only=given.only):
             done = sum(map(len, found.values()))
             print(f"{done} answers, {len({pair.prompt.id for pair in found[RULE]})} prompts", file=sys.stderr)
     except KeyboardInterrupt:

@@ -8,8 +8,9 @@ in the same spirit (``synthetic`` acceptance); there a coin decides, here what a
 
 Real are the time of every forward, the prompts, the loop, the budget, the drafters and their time. Recorded are the
 target's tokens and, for the drafter ``self``, at each place of the answer and for each number of guesses before it,
-the guess and its probability. One thing is made up: behind a wrong guess ``self`` goes on with what is recorded of that
-place of the answer. None of it can be accepted, but how likely it looked decides how far it goes on.
+the guess and its probability; phrases that were counted for the real target are read along. One thing is made up:
+behind a wrong guess ``self`` goes on with what is recorded of that place of the answer. None of it can be accepted, but
+how likely it looked decides how far it goes on.
 """
 
 from __future__ import annotations

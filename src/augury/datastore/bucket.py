@@ -54,6 +54,11 @@ class Bucket:
                 f"{_shown(url)!r} is no address of an object store; give one as in s3://bucket/folder, gs://, abfs://, "
                 "or file:///directory"
             )
+        if protocol in ("file", "local") and not rest.startswith(("/", "~")):
+            raise InputError(
+                f"{_shown(url)!r} is another place for each program that is started elsewhere; give one from the root "
+                f"on, as in {protocol}:///directory"
+            )
         try:
             fsspec = importlib.import_module("fsspec")
         except ImportError:
@@ -106,7 +111,8 @@ class Bucket:
             more = "more" if got > size else f"only {got}"
             raise InputError(f"{self.shown}/{name} is damaged: it has {more} of {size} bytes; push it again")
         if digest.hexdigest() != sha256:
-            raise InputError(f"{self.shown}/{name} is damaged: its checksum is wrong; push it again")
+            # A push goes by sizes, and would leave it as it is.
+            raise InputError(f"{self.shown}/{name} is damaged: its checksum is wrong; delete it there and push again")
 
     def put(self, name: str, file: BinaryIO, size: int) -> None:
         """Write a file that nobody reads yet; who is stopped leaves none, or a shorter one."""
@@ -126,18 +132,22 @@ class Bucket:
     def replace(self, name: str, data: bytes) -> None:
         """Write a small file that others read: they find it whole, or what was there before."""
         self._make_folder(name)
-        beside = f"{name}.{os.urandom(4).hex()}.part"  # as ``part_of`` reads it
-        with self._trying("write", name):
-            try:
-                with self._files.open(self._path(beside), "wb") as out:
-                    out.write(data)
-                if self._files.info(self._path(beside))["size"] != len(data):
-                    raise OSError("it did not arrive whole")
-                self._files.mv(self._path(beside), self._path(name))
-            except BaseException:
-                with suppress(Exception):
-                    self._files.rm_file(self._path(beside))
-                raise
+        for last in (False, False, True):
+            beside = f"{name}.{os.urandom(4).hex()}.part"  # as ``part_of`` reads it
+            with self._trying("write", name):
+                try:
+                    with self._files.open(self._path(beside), "wb") as out:
+                        out.write(data)
+                    if self._files.info(self._path(beside))["size"] != len(data):
+                        raise OSError("it did not arrive whole")
+                    self._files.mv(self._path(beside), self._path(name))
+                    return
+                except BaseException as error:
+                    with suppress(Exception):
+                        self._files.rm_file(self._path(beside))
+                    # Who tidies up at the same time may have taken it for one that was left behind.
+                    if last or not isinstance(error, FileNotFoundError):
+                        raise
 
     @staticmethod
     def part_of(name: str) -> str:

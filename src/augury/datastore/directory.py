@@ -144,6 +144,13 @@ def mark(place: Path, tenant: str) -> bytes:
     return b""
 
 
+def forgetful(place: Path) -> bool:
+    """Whether anybody was forgotten in a directory, ever; who it was is not told."""
+    with suppress(FileNotFoundError), opened(place / LOCK, os.O_RDONLY) as file:
+        return any(os.pread(file, _MARK * _MARKS, 0))
+    return False
+
+
 def used(place: Path) -> dict[str, float]:
     """What every name of the directory was last used at."""
     found: dict[str, float] = {}

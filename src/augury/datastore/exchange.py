@@ -103,7 +103,7 @@ def push(place: Path, bucket: Bucket, most: int) -> Swapped:
     directory.check(place)
     done, now = Swapped(), int(time.time())
     marks = _marks(bucket)
-    told = _told(place, marks, now)
+    told = _told(place, marks, now, done)
     for name, until in told.items():
         bucket.replace(f"{_FORGOTTEN}/{_tenant(name)}-{until:08x}", b"\n")
     over = _forgotten(marks, told, now)
@@ -138,7 +138,7 @@ def pull(place: Path, bucket: Bucket, most: int, tenants: int) -> Swapped:
     directory.adopt(place)
     done, now = Swapped(), int(time.time())
     marks = _marks(bucket)
-    over = _forgotten(marks, _told(place, marks, now), now)
+    over = _forgotten(marks, _told(place, marks, now, done), now)
     _obey(place, over, now, done)
     there = _objects(bucket)
     latest = {stem: float(max(found.last for found in objects)) for stem, objects in there.items()}
@@ -319,7 +319,7 @@ def _alive(records: Iterable[Record], stem: str, over: Mapping[str, int], now: i
     return [record for record in records if until < record.learnt <= now + SKEW_S]
 
 
-def _told(place: Path, marks: Mapping[str, int], now: int) -> dict[str, int]:
+def _told(place: Path, marks: Mapping[str, int], now: int, done: Swapped) -> dict[str, int]:
     """Who was forgotten in a directory and has not been elsewhere; what somebody was stopped writing goes too.
 
     What a clock that is far ahead says, here or in a mark, is as of now, once: else it would forget what comes for
@@ -328,6 +328,11 @@ def _told(place: Path, marks: Mapping[str, int], now: int) -> dict[str, int]:
     once = {name: now + 2 * SKEW_S for name, until in marks.items() if until > now + _AHEAD_S}
     with locked(place, _WAIT_S):
         (place / BESIDE).unlink(missing_ok=True)
+        if directory.forgotten(place) is None and directory.forgetful(place):
+            done.notes.append(
+                f"somebody was forgotten in {place} before it was first exchanged, and who is not known any more: "
+                "where the store holds answers of theirs, forget them again and push"
+            )
         directory.exchanged(place)
         names = directory.forgotten(place) or {}
         told = {name: until for name, until in names.items() if until > now - OLDEST_S or name in marks}

@@ -57,6 +57,7 @@ class View:
     _room: list[int]  # one element
     _forced: Callable[[int], Sequence[tuple[int, bool]]] = lambda limit: ()
     _floor: list[float] = field(default_factory=lambda: [0.0])  # one element
+    _chain: list[bool] = field(default_factory=lambda: [False])  # one element
 
     def guess(self, logits: FloatArray, path: Sequence[int], ids: IntArray | None = None) -> FloatArray:
         """The law f32[v] of a drafter's own logits f32[v] behind ``tokens`` and ``path``, over all tokens or over
@@ -85,6 +86,11 @@ class View:
     def floor(self) -> float:
         """Survival below which no node will be verified in this step, as far as is known: it need not be offered."""
         return self._floor[0]
+
+    @property
+    def chain(self) -> bool:
+        """Whether no more than one guess of a place can be verified: then all but the likeliest need not be offered."""
+        return self._chain[0]
 
     @property
     def length(self) -> int:

@@ -70,13 +70,13 @@ class Reader:
         self._guesses: list[Guess] = []
         self._look_up()
 
-    def propose(self, limit: int, deepest: int = MAX_NODES, worth: float = 0.0) -> DraftTree:
+    def propose(self, limit: int, deepest: int = MAX_NODES, worth: float = 0.0, chain: bool = False) -> DraftTree:
         """The ``limit`` likeliest nodes; see ``grow``."""
 
         def behind(guess: Guess, depth: int) -> list[Guess]:
             return self._voted(further(guess.voters), ON)
 
-        return grow(self._guesses, behind, self._rates, limit, deepest, worth)
+        return grow(self._guesses, behind, self._rates, limit, deepest, worth, chain)
 
     def follow(self, tokens: IntArray) -> None:
         """Score what would have been guessed of a text that grew to ``tokens``, and read on behind it."""

@@ -74,7 +74,7 @@ class Prediction(Drafter):
         def behind(guess: Guess, depth: int) -> list[Guess]:
             return _guesses(request, further(guess.voters), _ON, depth)
 
-        return grow(request.guesses, behind, request.rates, limit)
+        return grow(request.guesses, behind, request.rates, limit, view.room, view.floor, view.chain)
 
     def observe(self, view: View, seen: Observation) -> None:
         """Score what would have been guessed, and find the place again."""

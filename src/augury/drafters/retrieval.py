@@ -76,7 +76,7 @@ class Retrieval(Drafter):
         """The ``limit`` likeliest nodes."""
         reader = self._requests[view.id]
         reader.follow(view.tokens)
-        return reader.propose(limit, view.room, view.floor)
+        return reader.propose(limit, view.room, view.floor, view.chain)
 
     def observe(self, view: View, seen: Observation) -> None:
         """Score what would have been guessed, and follow what came."""

@@ -64,7 +64,7 @@ class Suffix(Drafter):
         def behind(guess: Guess, depth: int) -> list[Guess]:
             return _guesses(request.past, guess.voters, _ON, depth)
 
-        return grow(request.guesses, behind, request.rates, limit, view.room, view.floor)
+        return grow(request.guesses, behind, request.rates, limit, view.room, view.floor, view.chain)
 
     def close(self, view: View) -> None:
         """Forget the request, but for how its last guesses did."""

@@ -98,6 +98,7 @@ def grow(
     limit: int,
     deepest: int = MAX_NODES,
     worth: float = WORTH,
+    chain: bool = False,
 ) -> DraftTree:
     """The tree of the ``limit`` nodes of greatest survival.
 
@@ -108,6 +109,7 @@ def grow(
         limit: nodes at most.
         deepest: tokens of a path at most.
         worth: survival below which a node is not offered; ``WORTH`` at least.
+        chain: whether only the likeliest guess of each place is to be offered.
     """
     worth = max(worth, WORTH)
     tokens: list[int] = []
@@ -117,7 +119,7 @@ def grow(
     hit, pushed = rates.hit, 0
     offered, node, depth, above = guesses, -1, 0, 1.0
     while True:
-        for guess in offered:
+        for guess in offered[:1] if chain else offered:
             reached = above * hit(guess.kind, guess.raw)
             if reached >= worth:
                 heapq.heappush(queue, (-reached, pushed, node, depth + 1, guess))
@@ -130,4 +132,4 @@ def grow(
         parents.append(parent)
         survival.append(above)
         offered = behind(guess, depth) if len(tokens) < limit and depth < deepest else ()
-    return DraftTree.of(tokens, parents, survival) if tokens else DraftTree.empty()
+    return DraftTree.sure(tokens, parents, survival) if tokens else DraftTree.empty()

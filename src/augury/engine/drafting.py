@@ -196,7 +196,7 @@ class _Seat:
         self._paid: list[tuple[Key, float]] = []
         if self.why is not None:
             return
-        request.show(self._depth, request.trust.stated(floor, self.wanted))
+        request.show(self._depth, request.trust.stated(floor, self.wanted), self._chains)
         if costs:
             rows = np.array([1 + others, 1])
             self.plain, self._alone = costs.step(rows, rows * float(request.length)).tolist()

@@ -126,7 +126,7 @@ class Request:
         self._buffer[: len(prompt)] = self._theirs[: len(prompt)] = prompt
         self._length = len(prompt)
         self._shown, self._shown_length = [frozen(self._theirs)], [len(prompt)]
-        self._shown_slot, self._shown_room, self._shown_floor = [-1], [0], [0.0]
+        self._shown_slot, self._shown_room, self._shown_floor, self._shown_chain = [-1], [0], [0.0], [False]
         self.views = tuple(
             View(
                 number,
@@ -144,6 +144,7 @@ class Request:
                 self._shown_room,
                 sampler.forced,
                 self._shown_floor,
+                self._shown_chain,
             )
             for seat in range(len(drafters))
         )
@@ -169,9 +170,12 @@ class Request:
         """Whether nothing more is to come."""
         return self.output.finish is not None or self.error is not None or self.abandoned
 
-    def show(self, room: int, floor: float = 0.0) -> None:
-        """Tell the views which slot it got, how deep a node may be, and how likely it must be."""
+    def show(self, room: int, floor: float = 0.0, chain: bool = False) -> None:
+        """Tell the views which slot it got, how deep a node may be, how likely it must be, and whether it may have
+        siblings.
+        """
         self._shown_slot[0], self._shown_room[0], self._shown_floor[0] = self.slot, room, floor
+        self._shown_chain[0] = chain
 
     def append(self, tokens: IntArray) -> None:
         """Add emitted tokens."""

@@ -23,8 +23,9 @@ from augury.bench.prompts import Prompt, own, read, select
 from augury.durable import replacing
 from augury.errors import InputError, UnknownName, shown
 from augury.models.load import load_wording
+from augury_vllm.arguments import options, sizes, whole
 from augury_vllm.engine import COUNTS, Answered, Engine
-from augury_vllm.options import ROW
+from augury_vllm.options import ROW, Options
 
 TOKENS = 5
 """``num_speculative_tokens`` of all who are not told otherwise."""
@@ -148,29 +149,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compare ways to speculate in vLLM.")
     parser.add_argument("model", help="a directory, such as augury_vllm.model writes")
     parser.add_argument("--file", type=Path, help="prompts, as augury bench takes them (default: our own)")
-    parser.add_argument("--limit", type=int, help="prompts of each kind")
-    parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--at-once", default="1,16", help="requests at once, a comma list")
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="num_speculative_tokens")
+    parser.add_argument("--limit", type=whole(), help="prompts of each kind")
+    parser.add_argument("--max-tokens", type=whole(2), default=64, help="of an answer; the first comes with the prompt")
+    parser.add_argument("--at-once", type=sizes, default="1,16", help="requests at once, a comma list")
+    parser.add_argument("--tokens", type=whole(), default=TOKENS, help="num_speculative_tokens")
     parser.add_argument("--drafters", default="suffix")
-    parser.add_argument("--augury", type=json.loads, default={}, help="further options of augury, as JSON")
+    parser.add_argument("--augury", type=options, default={}, help="further options of augury, as JSON")
     parser.add_argument("--only", default="", help=f"a comma list of {', '.join(speculations('', {}, 0))}")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--compile", action="store_true", help="let vLLM compile the model, which takes minutes")
-    parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--context", type=whole(), default=2048)
     parser.add_argument("--results", type=Path, help="a JSON file that keeps what engines did, for the next run too")
     parser.add_argument("--json", type=Path, help="where prompts and plain answers go, for augury_vllm.overhead")
     given = parser.parse_args()
     try:
         _compare(given)
-    except InputError as error:
+    except (InputError, RuntimeError) as error:
         parser.error(str(error))
 
 
 def _compare(given: argparse.Namespace) -> None:
+    Options.of({"augury": {"drafters": given.drafters, **given.augury}})  # its mistakes, before any engine starts
     chosen = select(read(given.file) if given.file else own(), (), given.limit)
     prompts = prompts_of(given.model, chosen, given.context - given.max_tokens - 1)
-    sizes = [int(size) for size in given.at_once.split(",")]
+    if not prompts:
+        raise InputError(f"no prompt and {given.max_tokens} tokens fit --context {given.context}; raise it")
     ways = speculations(given.drafters, given.augury, given.tokens)
     names = [name.strip() for name in given.only.split(",") if name.strip()] or list(ways)
     for name in names:
@@ -183,7 +186,7 @@ def _compare(given: argparse.Namespace) -> None:
     }  # fmt: skip
     results = Results(given.results, same)
     base = {
-        "model": given.model, "dtype": given.dtype, "max_model_len": given.context, "max_num_seqs": max(sizes),
+        "model": given.model, "dtype": given.dtype, "max_model_len": given.context, "max_num_seqs": max(given.at_once),
         "enable_prefix_caching": False, "skip_tokenizer_init": True, "seed": 0,
         "enforce_eager": not given.compile,
     }  # fmt: skip
@@ -191,14 +194,14 @@ def _compare(given: argparse.Namespace) -> None:
           f"{given.tokens}, drafters {given.drafters}, augury {given.augury}", flush=True)  # fmt: skip
     texts, printed = list(prompts.values()), False
     for name in names:
-        if left := results.lacks(name, sizes):
+        if left := results.lacks(name, given.at_once):
             _run(name, base | ways[name], texts, left, given.max_tokens, results)
-            _print(results, sizes, list(ways))
+            _print(results, given.at_once, list(ways))
             printed = True
     if not printed:
-        _print(results, sizes, list(ways))
+        _print(results, given.at_once, list(ways))
     if given.json:
-        plain = results.runs.get(sizes[0], {}).get(PLAIN)
+        plain = results.runs.get(given.at_once[0], {}).get(PLAIN)
         if plain is None:
             raise InputError(f"--json wants plain answers, and --only names {given.only}; name {PLAIN} too")
         rows = [

@@ -9,6 +9,7 @@ too, so that another one goes on where it ends.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -74,7 +75,7 @@ class _Page:
 
 
 class Counts:
-    """What the proposer counts. The file is deleted when its process ends, or with ``close``.
+    """What the proposer counts. The file is deleted when its process ends, when nobody holds this, or with ``close``.
 
     Args:
         path: see ``named``.
@@ -84,7 +85,6 @@ class Counts:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         with _alone(path.parent):
             for other in path.parent.iterdir():
                 _delete_if_left(other)
@@ -92,12 +92,19 @@ class Counts:
                 path.unlink()
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             self._descriptor = os.open(path, flags, 0o600)
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.ftruncate(self._descriptor, _BYTES)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Written, not only sized: on a full disk the first touch of the mapping would end this process.
+                if os.write(self._descriptor, bytes(_BYTES)) < _BYTES:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            except OSError:
+                os.close(self._descriptor)
+                path.unlink()
+                raise
         self._page = _Page(self._descriptor)
         self._page.mark[0] = _MARK
-        self._owner = os.getpid()
-        Finalize(None, self.close, exitpriority=0)  # not atexit, which a process that was forked leaves out
+        # Not atexit, which a process that was forked leaves out. It acts once, and in the process that made it alone.
+        self._end = Finalize(self, _ended, (path, self._descriptor), exitpriority=0)
 
     def add(self, drafter: int, drafted: int, accepted: int) -> None:
         """Count what a step brought of the guesses of a drafter, by its place."""
@@ -106,11 +113,7 @@ class Counts:
 
     def close(self) -> None:
         """Delete the file; only the process that made it does."""
-        if self._owner == os.getpid():
-            self._owner = -1
-            with suppress(OSError):
-                self._path.unlink()
-            os.close(self._descriptor)
+        self._end()
 
 
 class Told:
@@ -168,6 +171,13 @@ def _alone(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _ended(path: Path, descriptor: int) -> None:
+    """Delete a file that its writer has no more use for."""
+    with suppress(OSError):
+        path.unlink()
+    os.close(descriptor)
 
 
 def _delete_if_left(path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from math import inf
 from typing import Any, Literal
 
 from augury.errors import InputError, UnknownName, shown
@@ -18,6 +19,9 @@ MOST_DRAFTERS = 32
 ROW, KNEE = 0.001, 256
 """Of a GPU: a row costs next to nothing until multiplying takes as long as reading the weights. Until then it adds its
 logits, a few MB to write and to read again, to some GB of weights; the context is read once for all rows of a text."""
+
+MOST_KNEE = 4096
+"""Prices are a table of four times as many rows. The fastest processors have their knee at some hundreds."""
 
 CPU_ROW = 0.05
 """Of a CPU, until its own steps have told more: they differ much."""
@@ -73,6 +77,8 @@ class Options:
         )
         if options.prices not in ("given", "measured"):
             raise InputError(f"augury: prices is {shown(options.prices)}; it must be given or measured")
+        if not 1 <= options.knee <= MOST_KNEE:
+            raise InputError(f"augury: knee is {shown(options.knee)}; it must be from 1 to {MOST_KNEE} rows")
         Given(options.row, options.knee)  # says what is out of range
         return options
 
@@ -107,7 +113,10 @@ def _drafters(given: object) -> tuple[str, ...]:
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InputError(f"augury: {name} is {shown(value)}; it must be a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # a whole number may have any number of digits
+        return inf
 
 
 def _whole(name: str, value: Any) -> int:

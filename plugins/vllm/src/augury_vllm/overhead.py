@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from augury.errors import InputError
+from augury_vllm.arguments import options, whole
 from augury_vllm.proposer import AuguryProposer
 from augury_vllm.replay import Answer, Figures, Guess, play
 from augury_vllm.rows import Table
@@ -85,6 +87,24 @@ def vllm_suffix(tokens: int, vocab_size: int, context: int, rows: int) -> Guess:
     return guess
 
 
+def read(file: Path) -> list[Answer]:
+    """Recorded answers.
+
+    Raises:
+        InputError: there are none in the file.
+    """
+    try:
+        rows = json.loads(file.read_text("utf-8"))
+        pairs = [([int(one) for one in row["prompt"]], [int(one) for one in row["answer"]]) for row in rows]
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError):
+        pairs = []
+    if not (pairs and all(prompt and answer for prompt, answer in pairs)):
+        raise InputError(f"{file} holds no answers; give what augury_vllm.compare --json writes")
+    return [Answer(prompt, answer) for prompt, answer in pairs]
+
+
 def printed(name: str, figures: Figures, rows: int) -> str:
     """One line of the table."""
     full = np.array([took for took, sampled in zip(figures.ms, figures.rows, strict=True) if sampled == rows])
@@ -100,15 +120,24 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description="Time propose on recorded answers.")
     parser.add_argument("answers", type=Path)
-    parser.add_argument("--rows", type=int, default=16, help="requests at once")
-    parser.add_argument("--tokens", type=int, default=5, help="num_speculative_tokens")
+    parser.add_argument("--rows", type=whole(), default=16, help="requests at once")
+    parser.add_argument("--tokens", type=whole(), default=5, help="num_speculative_tokens")
     parser.add_argument("--drafters", default="suffix")
-    parser.add_argument("--augury", type=json.loads, default={}, help="further options of augury, as JSON")
-    parser.add_argument("--vocab-size", type=int, default=49152)
-    parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--augury", type=options, default={}, help="further options of augury, as JSON")
+    parser.add_argument("--vocab-size", type=whole(), default=49152)
+    parser.add_argument("--context", type=whole(), default=2048)
     given = parser.parse_args()
-    rows = [Answer(row["prompt"], row["answer"]) for row in json.loads(given.answers.read_text("utf-8"))]
+    try:
+        _time(given)
+    except InputError as error:
+        parser.error(str(error))
+
+
+def _time(given: argparse.Namespace) -> None:
+    rows = read(given.answers)
     fitting = [one for one in rows if len(one.prompt) + len(one.answer) < given.context]
+    if not fitting:
+        raise InputError(f"none of {len(rows)} answers fits --context {given.context}; raise it")
     sizes = (given.tokens, given.vocab_size, given.context, given.rows)
     print(f"{len(fitting)} answers, {given.rows} at once, num_speculative_tokens {given.tokens}; milliseconds a call")
     print(f"{'':20s} {'median':>8s} {'95 %':>8s} {'most':>8s} {'accept len':>10s} {'tok/step':>8s} {'calls':>6s}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from augury.drafters import takes, unreplayable
 from augury.errors import AuguryError, InputError, first_line
 from augury.integrations.alongside import Alongside, Came
+from augury.tree import MAX_NODES
 from augury_vllm.counts import Counts, named
 from augury_vllm.fit import require, signature
 from augury_vllm.options import Options
@@ -53,7 +54,8 @@ class AuguryProposer:
         if parallel.rank != first:
             _LOG.info("augury: rank %d leaves guessing to rank %d", parallel.rank, first)
             return
-        self._deepest = int(vllm_config.speculative_config.num_speculative_tokens)
+        # By how far a row may have gone on its text is known: a limit that no chain reaches must not widen that.
+        self._deepest = min(int(vllm_config.speculative_config.num_speculative_tokens), MAX_NODES)
         vocab_size = int(model.get_vocab_size())
         self._beside = Alongside(
             self.options.drafters, vocab_size=vocab_size, context=int(model.max_model_len),
@@ -63,7 +65,8 @@ class AuguryProposer:
         self._rows = Rows(self._beside, vocab_size, self._deepest + 1, parked, _ends(model))
         self._counts = _counts(vllm_config)
         self._faulty: set[str] = set()
-        Finalize(None, self._rows.close, exitpriority=1)  # drafters that remember keep what is still open
+        # Drafters that remember keep what is still open, also of an engine that ends before its process.
+        Finalize(self, self._rows.close, exitpriority=1)
 
     def load_model(self, *args: object, **kwargs: object) -> None:
         """Nothing to load: vLLM shows the target here, and these drafters need none."""
@@ -108,9 +111,12 @@ class AuguryProposer:
                 if proposal.fault and proposal.drafter not in self._faulty:
                     self._faulty.add(proposal.drafter)
                     _LOG.warning("augury: drafter %s: %s (said once)", proposal.drafter, proposal.fault)
-            sources = step.tree.source.tolist()
+            sources, good = step.tree.source.tolist(), len(step.path.nodes)
+            if good == len(step.emitted):  # behind guesses that are right comes one token more: the last was cut before
+                good -= 1
+                del sources[good:]
             drafted += sources
-            right += sources[: len(step.path.nodes)]  # of a chain these are the first ones
+            right += sources[:good]  # of a chain these are the first ones
             steps.clear()
         if self._counts is not None:
             accepted = Counter(right)

@@ -58,7 +58,7 @@ class Rows:
     ) -> None:
         self._beside, self._vocab_size, self._parked_most, self._ends = beside, vocab_size, parked, ends
         # In the last places of the context nobody is asked to guess; what is verified there instead is rarely right.
-        self._missed = 2 * ahead
+        self._ahead, self._missed = ahead, 2 * ahead
         self._calls = 0
         self._rows: list[Text | None] = []
         self._parked: dict[Text, int] = {}  # since which call, the first parked first
@@ -128,10 +128,17 @@ class Rows:
         n = len(known)
         if not 0 <= length - n <= missed or row[n - 1] != known[n - 1]:
             return False
+        if length > n and self._ended(text):  # what stands behind is the next turn
+            return False
         start = 0 if compared is None else max(n - compared, 0)
         if row[start:n].tobytes() != known[start:].tobytes():
             return False
         return n == length or self._known(row[n:length].tolist())
+
+    def _ended(self, text: Text) -> bool:
+        """Whether an answer has come to its end. Where that was guessed the same step brought a token behind it."""
+        last = text.tokens[max(len(text.tokens) - self._ahead, len(text.request.prompt)) :]
+        return not self._ends.isdisjoint(last.tolist())
 
     def _found(self, texts: Sequence[Text], row: IntArray, length: int, missed: int) -> Text | None:
         """The longest of some texts that a row goes on with, of equally long ones the first."""
@@ -147,7 +154,7 @@ class Rows:
     def _park(self, texts: Sequence[Text]) -> None:
         """Keep texts that stand in no row, and close those that need not be kept."""
         for text in texts:
-            if int(text.tokens[-1]) in self._ends:
+            if self._ended(text):
                 self._beside.close(text)
             else:
                 self._parked[text] = self._calls

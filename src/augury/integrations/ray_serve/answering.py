@@ -72,7 +72,7 @@ class Passing:
 
     async def fail(self, fault: Fault) -> bool:
         """End a stream that broke with an error event; tells whether it could be."""
-        if not self._stream:
+        if not (self._stream and self.started):
             return False
         if self._responses:
             error = {"code": fault.code, "message": fault.message, "param": None}

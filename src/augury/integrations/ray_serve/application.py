@@ -170,7 +170,7 @@ def _guarded(settings: Settings) -> Settings:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    return tuple(word for word in text.split(",") if word)
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _yes(text: str) -> bool:
@@ -189,9 +189,11 @@ ARGUMENTS: Mapping[str, Callable[[str], Any]] = {
 
 
 def _value(name: str, text: object) -> Any:
-    """An argument as it is meant; in a config file of Ray's it may be a number already."""
+    """An argument as it is meant; in a config file of Ray's it may be a number, or a list, already."""
+    if text is None:
+        raise InputError(f"{name} has no value; give one, or leave it out")
     try:
-        return ARGUMENTS[name](str(text))
+        return ARGUMENTS[name](",".join(map(str, text)) if isinstance(text, list) else str(text))
     except KeyError:
         raise InputError(f"{name} is {text!r}; give true or false") from None
     except ValueError:

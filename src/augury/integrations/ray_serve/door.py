@@ -117,6 +117,9 @@ class Door:
                             return
             except Spoilt:
                 break
+            except Fault as untaken:  # a stream that began must be ended all the same
+                fault = untaken
+                break
             except RayTaskError:
                 _LOG.error("replica %s met an error of its own", replica)
                 fault = Fault(500, "the replica met an error of its own; its log says which", type="server_error",
@@ -161,7 +164,7 @@ class Door:
             try:
                 async with asyncio.timeout(_METRICS_SECONDS):
                     replica, text = await self._read(turn, packed(scope, "/metrics", scope[REQUEST_ID]))
-            except (RayError, TimeoutError):
+            except (RayError, TimeoutError, Fault):
                 silent += 1
             else:
                 if replica in texts:
@@ -174,10 +177,16 @@ class Door:
         await response(scope, receive, send)
 
     async def _read(self, turn: int, scope: dict[str, Any]) -> tuple[str, str]:
-        """A replica, and the body of its answer."""
+        """A replica, and the body of its answer.
+
+        Raises:
+            Fault: it gave none, as one that has too many requests does.
+        """
         async with self._asked(Wanted("", turn=turn), scope, b"") as (replica, messages):
-            parts: list[bytes] = [message.get("body", b"") async for message in messages]
-        return replica, b"".join(parts).decode()
+            came = [message async for message in messages]
+        if came[0]["status"] != 200:
+            raise unavailable("a replica does not tell its metrics; ask again in a moment")
+        return replica, b"".join([message.get("body", b"") for message in came]).decode()
 
 
 class _Handed(Response):
