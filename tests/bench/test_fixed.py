@@ -70,8 +70,8 @@ def test_every_setting_answers_as_plain_decoding_does():
     engine = augury.load("smollm2-135m", drafters="suffix,prediction,self", max_num_seqs=2)
     names = [name for name, _ in settings(engine)]
     assert names == [
-        *(f"{who}, {n}" for who in ("suffix", "self") for n in LENGTHS),
-        *(f"prediction > suffix > self, {n}" for n in LENGTHS),
+        *(f"{who}, {n}" for who in ("suffix", "self", "eagle") for n in LENGTHS),
+        *(f"prediction > suffix > {who}, {n}" for who in ("self", "eagle") for n in LENGTHS),
     ]
     (found,) = measure(engine, [Prompt("a", "qa", "Count from one to ten.")], max_tokens=12, rounds=1)
     assert {*found} == {RULE, RULE_OF_ALL, *names}

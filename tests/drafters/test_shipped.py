@@ -35,6 +35,9 @@ def test_it_is_one_of_the_drafters_of_auto(info):
     target = Ridden(V)
     target.info = info
     assert automatic(target)[-1] == "eagle"
+    target.info = replace(info, short=(16, 8, 4))  # then its own guesses are better, and the head is in their way
+    assert automatic(target)[-1] == "self"
+    assert "eagle" in brought(target.info)
 
 
 def test_what_is_not_shipped_says_how_to_train_it(info):

@@ -25,7 +25,7 @@ from augury.bench.paired import Pair, arms
 from augury.bench.prompts import Prompt, own, read, select
 from augury.bench.ratios import geometric_mean, interval
 from augury.bench.report import by_prompt, commit, machine, table, versions
-from augury.drafters import make
+from augury.drafters import brought, make
 from augury.drafters.drafter import Drafter, Observation, View
 from augury.engine.engine import Engine
 from augury.errors import AuguryError, InputError
@@ -107,13 +107,12 @@ def settings(engine: Engine, only: str = "") -> list[tuple[str, Drafter]]:
     Raises:
         InputError: none has it.
     """
+    known = dict.fromkeys([*(name for name, _ in engine.parts.drafters), *brought(engine.target.info)])
     there = {
-        name: make(name, target=engine.target, tokenizer=engine.tokenizer, slots=2)
-        for name, _ in engine.parts.drafters
-        if name in _USED
+        name: make(name, target=engine.target, tokenizer=engine.tokenizer, slots=2) for name in known if name in _USED
     }
     singles = [(name,) for name in DRAFTERS]
-    made = [
+    made: list[tuple[str, Drafter]] = [
         (f"{' > '.join(names)}, {nodes}", First([there[name] for name in names], nodes))
         for names in (*singles, *CHAINS)
         if all(name in there for name in names)

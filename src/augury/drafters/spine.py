@@ -50,6 +50,7 @@ _USUAL = 0.7  # of a first guess to be right, before anything is known
 _FRESH = 0.1  # weight of a new observation in running means
 _HICCUP = 3.0  # what is slower than so many times the mean counts as that
 _DRIFT = 0.01  # in one step
+_AHEAD = 4  # guesses in a row that are weighed before a chain ends
 
 
 class Choice(NamedTuple):
@@ -303,10 +304,19 @@ class Spine(Drafter):
             return len(leaves)
         gains = [*accumulate(sorted(survival, reverse=True), initial=1.0)]
         # A step that verifies so many nodes of each; tables have steps, and a row behind one is dear.
-        rows = together * np.arange(1, len(gains) + len(leaves) + 1)
+        rows = together * np.arange(1, len(gains) + max(len(leaves), _AHEAD) + 1)
         verified = (costs.step(rows, np.zeros(len(rows))) / together + 1e3 * seconds).tolist()
         best, nodes = max((gain / verified[n], n) for n, gain in enumerate(gains))
         gain, count, ms = gains[nodes], 0, self._ms.get((together, 0), 0.0)
+        if self.beam == 1:
+            # What one guess does not pay, a step of the table or a wrong time in it, several to come may.
+            (reached,), a_guess = leaves, self._ms.get((together, 1), ms)
+            for more in range(1, _AHEAD + 1):
+                reached *= self._hit
+                gain += reached
+                if gain / (verified[nodes + more] + more * a_guess) > best:
+                    return 1
+            return 0
         for n, leaf in enumerate(leaves, 1):
             gain, ms = gain + leaf * self._hit, self._ms.get((together, n), ms)
             rate = gain / (verified[nodes + n] + ms)

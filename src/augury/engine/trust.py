@@ -51,10 +51,8 @@ class Trust:
         sources = tree.source.tolist()
         powers = self.powers
         survival = [said ** powers[source] for said, source in zip(tree.survival.tolist(), sources, strict=True)]
-        if min(sources) != max(sources):  # a child of another drafter may be believed more than its parent
-            for i, parent in enumerate(tree.parents.tolist()):
-                if parent >= 0:
-                    survival[i] = min(survival[i], survival[parent])
+        if min(sources) != max(sources):
+            survival = exclusive(survival, tree.parents.tolist())
         return tree.with_survival(survival)
 
     def stated(self, believed: float, sources: Iterable[int]) -> float:
@@ -107,6 +105,23 @@ class Trust:
         self._curvatures[source] = curvature
         change = math.exp(min(max(slope / curvature, -1.0), 1.0))
         self.powers[source] = min(max(power * change, _LOWEST), _HIGHEST)
+
+
+def exclusive(survival: Sequence[float], parents: Sequence[int]) -> list[float]:
+    """Survivals of one tree from those that several drafters state, each as if it were alone.
+
+    One token comes in a place, so siblings are together no likelier than their parent: where the surest of them takes
+    most of it, who says something else can have the rest. Nor is a child likelier than a parent of another drafter.
+    """
+    found = [*survival]
+    for i, parent in enumerate(parents):
+        if parent >= 0:
+            found[i] = min(found[i], found[parent])
+    left = [0.0] * len(found) + [1.0]  # for the children of each; the last, which -1 is the place of, for the root's
+    for i in sorted(range(len(found)), key=lambda i: (-found[i], i)):  # so parents come before their children
+        found[i] = left[i] = min(found[i], max(left[parents[i]], 0.0))
+        left[parents[i]] -= found[i]
+    return found
 
 
 def _between(p: float) -> float:
