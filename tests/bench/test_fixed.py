@@ -75,7 +75,7 @@ def test_every_setting_answers_as_plain_decoding_does():
     ]
     (found,) = measure(engine, [Prompt("a", "qa", "Count from one to ten.")], max_tokens=12, rounds=1)
     assert {*found} == {RULE, RULE_OF_ALL, *names}
-    assert len(found[RULE]) == len(found[RULE_OF_ALL]) == len(names) / TOGETHER
+    assert len(found[RULE]) == len(found[RULE_OF_ALL]) == -(-len(names) // TOGETHER)
     assert all(one.same for pairs in found.values() for one in pairs)
     drafted = {name: found[name][0].drafted.figures for name in names}
     assert all(drafted[f"self, {n}"].drafted <= n * drafted[f"self, {n}"].steps for n in LENGTHS)
