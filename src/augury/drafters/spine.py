@@ -308,21 +308,16 @@ class Spine(Drafter):
         verified = (costs.step(rows, np.zeros(len(rows))) / together + 1e3 * seconds).tolist()
         best, nodes = max((gain / verified[n], n) for n, gain in enumerate(gains))
         gain, count, ms = gains[nodes], 0, self._ms.get((together, 0), 0.0)
-        if self.beam == 1:
-            # What one guess does not pay, a step of the table or a wrong time in it, several to come may.
-            (reached,), a_guess = leaves, self._ms.get((together, 1), ms)
-            for more in range(1, _AHEAD + 1):
-                reached *= self._hit
-                gain += reached
-                if gain / (verified[nodes + more] + more * a_guess) > best:
-                    return 1
-            return 0
-        for n, leaf in enumerate(leaves, 1):
-            gain, ms = gain + leaf * self._hit, self._ms.get((together, n), ms)
+        a_guess = self._ms.get((together, 1), ms)
+        # What one guess of a chain does not pay, a step of the table or a wrong time in it, several to come may.
+        chain = self.beam == 1
+        ahead = [leaves[0] * self._hit**more for more in range(_AHEAD)] if chain else leaves
+        for n, leaf in enumerate(ahead, 1):
+            gain, ms = gain + leaf * self._hit, n * a_guess if chain else self._ms.get((together, n), ms)
             rate = gain / (verified[nodes + n] + ms)
             if rate > best:
                 best, count = rate, n
-        return count
+        return min(count, self.beam)
 
     def _choices(self, growth: _Growth, logits: FloatArray, path: Sequence[int]) -> list[Choice]:
         view = growth.view

@@ -30,7 +30,7 @@ from augury.engine.gate import PAUSED, Gates
 from augury.engine.output import Output, Stops
 from augury.engine.request import Request, Switches, frozen
 from augury.engine.trust import Trust
-from augury.errors import InputError
+from augury.errors import InputError, shown
 from augury.models.target import TargetInfo
 from augury.noise import Noise, Stream
 from augury.record import RequestRecord, StepRecord
@@ -225,7 +225,7 @@ class Alongside:
             more it does not guess.
 
     Raises:
-        InputError: a drafter that needs the target, or cannot be made; it says which can be had.
+        InputError: a drafter that needs the target, or cannot be made; it says which can be had. Prices that are none.
     """
 
     def __init__(
@@ -238,6 +238,8 @@ class Alongside:
         tokenizer: Tokenizer | None = None,
         slots: int = 1,
     ) -> None:
+        if not isinstance(prices, Prices):
+            raise InputError(f"prices is {shown(prices)}; give Measured(), Given(row), or leave it out")
         for spec in drafters:
             check(spec)
             if why := unreplayable(spec):
@@ -266,10 +268,10 @@ class Alongside:
         self._priced: Costs | None = None
         self._worths: dict[tuple[int, int], tuple[int, float]] = {}
 
-    @property
-    def reads_prediction(self) -> bool:
-        """Whether any of the drafters follows a prediction."""
-        return any(drafter.reads_prediction for _, drafter in self._drafters)
+    def check_reads_prediction(self) -> None:
+        """Raises ``InputError`` where none of the drafters follows a prediction: it would be ignored."""
+        if not any(drafter.reads_prediction for _, drafter in self._drafters):
+            raise InputError(f"no drafter reads a prediction; name that drafter: {','.join(self.names)},prediction")
 
     def open(
         self, prompt: IntArray, *, temperature: float = 0.0, cache_salt: str = "", prediction: IntArray | None = None

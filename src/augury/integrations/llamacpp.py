@@ -45,10 +45,12 @@ class AuguryDraft:
     """
 
     def __init__(self, drafters: str | Sequence[str] = "suffix", *, prices: Prices | None = None) -> None:
-        specs, prices = listed(drafters), Measured(row=_ROW) if prices is None else prices
-        if not isinstance(prices, Prices):
-            raise InputError(f"prices is {shown(prices)}; give Measured(), Given(row), or leave it out")
-        self._beside = Alongside(specs, vocab_size=_VOCABULARY, context=_CONTEXT, prices=prices)
+        self._beside = Alongside(
+            listed(drafters),
+            vocab_size=_VOCABULARY,
+            context=_CONTEXT,
+            prices=Measured(row=_ROW) if prices is None else prices,
+        )
         self.names = self._beside.names
         """Of the drafters."""
         self._text: Text | None = None
@@ -77,8 +79,7 @@ class AuguryDraft:
         Raises:
             InputError: what is no list of ids, or no drafter that would read it.
         """
-        if not self._beside.reads_prediction:
-            raise InputError(f"no drafter reads a prediction; name that drafter: {','.join(self.names)},prediction")
+        self._beside.check_reads_prediction()
         ids = np.asarray(prediction)
         if ids.ndim != 1 or (len(ids) and (ids.dtype.kind not in "iu" or ids.min() < 0 or ids.max() >= _VOCABULARY)):
             raise InputError(

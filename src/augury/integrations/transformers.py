@@ -153,8 +153,6 @@ class Drafts:
         self._tokenizer = tokenizer
         specs = listed(drafters)
         backend = _backend(tokenizer, specs)
-        if not isinstance(prices, Prices):
-            raise InputError(f"prices is {shown(prices)}; give Measured(), Given(row), or leave it out")
         self._beside = Alongside(
             specs,
             vocab_size=vocab_size,
@@ -173,9 +171,7 @@ class Drafts:
         """
         if prediction is None:
             return None
-        if not self._beside.reads_prediction:
-            named = ",".join(self._beside.names)
-            raise InputError(f"no drafter reads a prediction; name that drafter: {named},prediction")
+        self._beside.check_reads_prediction()
         if isinstance(prediction, str):
             tokenizer = self._tokenizer if tokenizer is None else tokenizer
             if tokenizer is None:
