@@ -1,5 +1,6 @@
 /* Sixteen floats in two registers: AVX2 with FMA. The same operations as in lanes512.h. */
 #define LANES_NAME "AVX2"
+#define PAIRS 0
 
 typedef struct { __m256 a, b; } vec;   /* 16 floats */
 typedef struct { __m256i a, b; } line; /* 32 bfloat16 in pair order */

@@ -1,5 +1,11 @@
 /* Sixteen floats in one register: AVX-512. See native.c for what the operations are used for. */
+#ifdef __AVX512BF16__
+#define LANES_NAME "AVX-512 bf16"
+#define PAIRS 1
+#else
 #define LANES_NAME "AVX-512"
+#define PAIRS 0
+#endif
 
 typedef __m512 vec;   /* 16 floats */
 typedef __m512i line; /* 32 bfloat16 in pair order */
@@ -101,6 +107,23 @@ static inline void reg_widen(const bf16 *p, reg *low, reg *high)
     *low = low_half(l);
     *high = high_half(l);
 }
+
+#if PAIRS
+/* Pairs of bfloat16 for k and k + 1, for the kernel. */
+typedef __m512bh pairs;
+static inline pairs pair_all(const float *two) { return (pairs)_mm512_castps_si512(_mm512_set1_ps(*two)); }
+static inline reg pair_dot(reg sum, pairs a, pairs b) { return _mm512_dpbf16_ps(sum, a, b); }
+/* Two lines in pair order: their lower 16 outputs, and their upper ones. */
+static inline void pair_up(line first, line second, pairs *low, pairs *high)
+{
+    *low = (pairs)_mm512_mask_blend_epi16(0xaaaaaaaau, first, _mm512_slli_epi32(second, 16));
+    *high = (pairs)_mm512_mask_blend_epi16(0xaaaaaaaau, _mm512_srli_epi32(first, 16), second);
+}
+static inline void store_words(bf16 *p, vec v) /* rounded, in natural order */
+{
+    _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(v));
+}
+#endif
 
 /* 32-bit words of several small numbers each, for lowbits.h. */
 typedef __m512i bits_reg;

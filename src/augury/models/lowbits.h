@@ -113,6 +113,7 @@ INLINE void low_bits(const int bits, const int rows, const int blocks, const flo
 #define LOW_BITS(n, i, b)                                                                                              \
     static __attribute__((noinline)) void low_##n##_##i##_##b(TILE_ARGS)                                               \
     {                                                                                                                  \
+        (void)turn;                                                                                                    \
         low_bits(n, i, b, x, w, pitch, depth, ahead, out, to);                                                         \
     }
 LOW_BITS(4, 1, 2) LOW_BITS(4, 1, 1) LOW_BITS(4, 2, 1) LOW_BITS(4, 3, 1) LOW_BITS(4, 4, 1)

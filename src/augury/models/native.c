@@ -2,24 +2,27 @@
  *
  * Promise: the bits of a row (logits, hidden state, keys, values) depend on the tokens at its positions alone.
  * It holds by construction, because every number is made by one fixed sequence of operations:
- *   - an output of a linear is one chain of fused multiply-adds over k = 0, 1, 2, ... from zero, whichever of the
- *     tile kernels computes it, beside whatever other rows, on whatever thread;
+ *   - an output of a linear is one chain over k = 0, 1, 2, ... from zero, of fused multiply-adds or, where the CPU has
+ *     them, of products of pairs of bfloat16, whichever of the tile kernels computes it, beside whatever other rows, on
+ *     whatever thread;
  *   - a score is such a chain over the head's dimensions; a softmax sums positions p, p + 16, p + 32, ... in lane
  *     p mod 16 and then the lanes in a fixed tree; a weighted value is a chain over positions in order. Positions
  *     outside a row's sight add exact zeros or are not visited;
  *   - everything else is elementwise, or a sum over one row in a fixed tree.
  * The file must be compiled with -ffp-contract=off and without -ffast-math.
  *
- * Numbers: weights, keys and values are bfloat16; the inputs of linears are rounded to bfloat16 (nearest even)
- * and kept as float; all sums, the residual stream, queries, softmax and logits are float. Weights are widened
- * in registers: a float FMA has twice the rate of vdpbf16ps on the cores this was measured on.
+ * Numbers: weights, keys and values are bfloat16; the inputs of linears are rounded to bfloat16 (nearest even);
+ * all sums, the residual stream, queries, softmax and logits are float. Without products of bfloat16 weights are widened
+ * in registers. With them (PAIRS) linears multiply two k at a time, which is up to twice as fast and nowhere slower;
+ * queries and softmax are no bfloat16, so attention goes without.
  *
  * Layouts (1 line = 64 bytes = 32 bfloat16; "pair order" puts entry j in the low and entry 16 + j in the high
  * half of 32-bit word j, so that a shift and a mask widen a line to two vectors in natural order):
  *   weights  blocks of 32 outputs, each [k][32 outputs in pair order]; a gate_up block holds 16 gate, 16 up
  *   keys     per slot, layer, kv head: blocks of 32 cache rows, each [d][32 rows in pair order]
  *   values   per slot, layer, kv head: blocks of 32 dimensions, each [cache row][32 dimensions in pair order]
- *   panels   inputs of a group of <= 12 rows: [k / 16][row][16] floats
+ *   panels   inputs of a group of <= 12 rows: [k / 16][row][16] floats, or bfloat16 in natural order for products
+ *            of pairs
  * Weights, keys and values thus serve one kernel: out[row][0..31] = sum over k of x[row][k] * line[k].
  * Each thread's share of all linears lies in memory in the order in which a forward reads it.
  */
@@ -295,7 +298,7 @@ static float norm_factor(const float *x, int64_t padded, int64_t n, float eps)
 
 /* How far ahead: lines go to the second-level cache early enough to cover the latency of memory and not so early that
  * they leave it before use, and to the first-level cache NEAR lines before use. */
-enum { AHEAD = 65536, FARTHEST = 524288 /* bytes */, NEAR = 64 };
+enum { AHEAD = 65536, FARTHEST = 524288 /* bytes */, NEAR = PAIRS ? 128 : 64 };
 
 /* Where prefetching goes on, for a kernel at weights w that will work on `lines` lines. Attention, which reads other
  * memory, moves it on too, so that memory does not idle meanwhile. */
@@ -315,10 +318,15 @@ typedef struct {
     int64_t row, half, block; /* where out puts row r, upper 16 outputs, block b; in floats */
 } Strides;
 
+/* Groups of rows that work on the same lines share the prefetching of what comes: of `all` groups this is number `mine`. */
+typedef struct {
+    int64_t mine, all;
+} Turn;
+
 enum { STRETCH = 256 }; /* lines: half of a first-level cache of 32 kB */
 
 #define TILE_ARGS                                                                                                      \
-    const float *x, const bf16 *w, int64_t pitch, int64_t depth, const char *ahead, float *out, Strides to
+    const float *x, const bf16 *w, int64_t pitch, int64_t depth, const char *ahead, Turn turn, float *out, Strides to
 typedef void Tile(TILE_ARGS);
 
 #define INLINE static inline __attribute__((always_inline))
@@ -345,6 +353,23 @@ INLINE void tile_step(const int rows, const int blocks, const int parts, Sums su
     }
 }
 
+#if PAIRS
+/* sum += x[k] * line[k] + x[k + 1] * line[k + 1]; x is at a pair. */
+INLINE void pair_step(const int rows, const int blocks, Sums sum, const float *x, const bf16 *w, int64_t pitch)
+{
+    pairs low[2], high[2];
+    UNROLL for (int b = 0; b < blocks; b++)
+        pair_up(line_of(w + b * pitch), line_of(w + b * pitch + BLOCK), &low[b], &high[b]);
+    UNROLL for (int r = 0; r < rows; r++) {
+        const pairs v = pair_all(x + r * LANES / 2);
+        UNROLL for (int b = 0; b < blocks; b++) {
+            sum[r][b][0][0] = pair_dot(sum[r][b][0][0], low[b], v);
+            sum[r][b][0][1] = pair_dot(sum[r][b][0][1], high[b], v);
+        }
+    }
+}
+#endif
+
 /* Which lines to fetch while 16 lines are worked on, for a stream that has been fetched up to `ahead`: in every 32 kB
  * the next two of each of eight pages, because the hardware's own prefetchers work page by page, and eight of them
  * keep more requests in flight than one. Line i of the 16 is at + i % 8 * 4096 + i / 8 * 64. */
@@ -356,8 +381,8 @@ static inline const char *spread(const char *ahead)
 
 /* The sums of `rows` of the `panel_rows` rows in x, for `parts` registers of each half line; they go on from what is
  * in `out` unless this is the first of their lines. Each pass `of` several does its share of the prefetching. */
-INLINE void tile(const int rows, const int blocks, const int parts, const int panel_rows, const int pass, const int of,
-                 int first, TILE_ARGS)
+INLINE void tile(const int rows, const int blocks, const int paired, const int parts, const int panel_rows, const int pass,
+                 const int of, int first, TILE_ARGS)
 {
     Sums sum;
     UNROLL for (int r = 0; r < rows; r++)
@@ -367,19 +392,29 @@ INLINE void tile(const int rows, const int blocks, const int parts, const int pa
                 sum[r][b][p][0] = first ? reg_zero() : reg_load(at);
                 sum[r][b][p][1] = first ? reg_zero() : reg_load(at + to.half);
             }
+    const int step = paired ? 2 : 1; /* lines; linears have a multiple of 16 */
     const int64_t whole = depth / LANES * LANES;
     for (int64_t k = 0; k < whole; k += LANES / 2) {
-        const float *at = x + k / LANES * LANES * panel_rows + k % LANES;
+        const float *at = x + (k / LANES * LANES * panel_rows + k % LANES) / step;
         const char *fetch[2];
+        const int mine = turn.mine == 0;
+        turn.mine = mine ? turn.all - 1 : turn.mine - 1;
         UNROLL for (int b = 0; b < blocks; b++)
-            fetch[b] = spread(ahead + (k / LANES * blocks + b) * 1024) + k % LANES / (LANES / 2) * 64;
-        _Pragma("GCC unroll STEPS") for (int i = 0; i < LANES / 2; i++, w += BLOCK) {
+            fetch[b] = mine ? spread(ahead + (k / LANES * blocks + b) * 1024) + k % LANES / (LANES / 2) * 64 : (const char *)w;
+        _Pragma("GCC unroll STEPS") for (int i = 0; i < LANES / 2; i += step, at++, w += step * BLOCK) {
             if (i % of == pass)
-                UNROLL for (int b = 0; b < blocks; b++) {
-                    _mm_prefetch(fetch[b] + i * 4096, _MM_HINT_T1);
-                    _mm_prefetch(w + b * pitch + NEAR * BLOCK, _MM_HINT_T0);
-                }
-            tile_step(rows, blocks, parts, sum, at + i, w, pitch);
+                UNROLL for (int b = 0; b < blocks; b++)
+                    UNROLL for (int j = 0; j < step; j++) {
+                        _mm_prefetch(fetch[b] + (i + j) * 4096, _MM_HINT_T1);
+                        _mm_prefetch(w + b * pitch + (NEAR + j) * BLOCK, _MM_HINT_T0);
+                    }
+#if PAIRS
+            if (paired) {
+                pair_step(rows, blocks, sum, at, w, pitch);
+                continue;
+            }
+#endif
+            tile_step(rows, blocks, parts, sum, at, w, pitch);
         }
     }
     for (int64_t k = whole; k < depth; k++, w += BLOCK)
@@ -395,7 +430,7 @@ INLINE void tile(const int rows, const int blocks, const int parts, const int pa
 
 /* A whole group of rows, in as many passes as its sums need to fit into registers. Several passes go over a stretch
  * of lines that the first-level cache can hold, then over the next. */
-INLINE void passes(const int rows, const int blocks, TILE_ARGS)
+INLINE void passes(const int rows, const int blocks, const int paired, TILE_ARGS)
 {
     const int parts = 2 * rows * blocks * PARTS <= WHOLE_LINES ? PARTS : 1;
     const int most = 2 * rows * blocks * parts <= REGISTERS ? rows : (rows + 1) / 2;
@@ -405,25 +440,37 @@ INLINE void passes(const int rows, const int blocks, TILE_ARGS)
         const int64_t lines = depth - k < stretch ? depth - k : stretch;
         UNROLL for (int r = 0; r < rows; r += most)
             UNROLL for (int p = 0; p < PARTS; p += parts)
-                tile(r + most < rows ? most : rows - r, blocks, parts, rows, r / most * (PARTS / parts) + p,
+                tile(r + most < rows ? most : rows - r, blocks, paired, parts, rows, r / most * (PARTS / parts) + p,
                      (rows + most - 1) / most * (PARTS / parts), k == 0,
                      x + k * rows + r * LANES, w + k * BLOCK + p * (BLOCK / PARTS), pitch, lines,
-                     ahead + k * blocks * 64, out + r * to.row + p * (LANES / PARTS), to);
+                     ahead + k * blocks * 64, turn, out + r * to.row + p * (LANES / PARTS), to);
         k += lines;
     } while (k < depth);
 }
 
-#define TILE(r, b)                                                                                                     \
-    static __attribute__((noinline)) void tile_##r##_##b(TILE_ARGS) { passes(r, b, x, w, pitch, depth, ahead, out, to); }
-TILE(1, 1) TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1)
-TILE(7, 1) TILE(8, 1) TILE(9, 1) TILE(10, 1) TILE(11, 1) TILE(12, 1)
-TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2)
-
-static Tile *const TILES[2][GROUP + 1] = {
-    {NULL, tile_1_1, tile_2_1, tile_3_1, tile_4_1, tile_5_1, tile_6_1, tile_7_1, tile_8_1, tile_9_1, tile_10_1, tile_11_1,
-     tile_12_1},
-    {NULL, tile_1_2, tile_2_2, tile_3_2, tile_4_2, tile_5_2, tile_6_2},
-};
+#define TILE(name, paired, r, b)                                                                                       \
+    static __attribute__((noinline)) void name##_##r##_##b(TILE_ARGS)                                                  \
+    {                                                                                                                  \
+        passes(r, b, paired, x, w, pitch, depth, ahead, turn, out, to);                                                      \
+    }
+#define TILES(name, paired)                                                                                            \
+    TILE(name, paired, 1, 1) TILE(name, paired, 2, 1) TILE(name, paired, 3, 1) TILE(name, paired, 4, 1)                \
+    TILE(name, paired, 5, 1) TILE(name, paired, 6, 1) TILE(name, paired, 7, 1) TILE(name, paired, 8, 1)                \
+    TILE(name, paired, 9, 1) TILE(name, paired, 10, 1) TILE(name, paired, 11, 1) TILE(name, paired, 12, 1)             \
+    TILE(name, paired, 1, 2) TILE(name, paired, 2, 2) TILE(name, paired, 3, 2) TILE(name, paired, 4, 2)                \
+    TILE(name, paired, 5, 2) TILE(name, paired, 6, 2)                                                                  \
+    static Tile *const name##_tiles[2][GROUP + 1] = { /* of one block, of two; by rows */                                   \
+        {NULL, name##_1_1, name##_2_1, name##_3_1, name##_4_1, name##_5_1, name##_6_1, name##_7_1, name##_8_1,         \
+         name##_9_1, name##_10_1, name##_11_1, name##_12_1},                                                           \
+        {NULL, name##_1_2, name##_2_2, name##_3_2, name##_4_2, name##_5_2, name##_6_2},                                \
+    };
+TILES(plain, 0)
+#if PAIRS
+TILES(paired, 1)
+#define LINEARS paired_tiles
+#else
+#define LINEARS plain_tiles
+#endif
 
 /* Two blocks at a time for few rows: a chain of FMAs has a latency of four, and two chains cannot hide it. */
 static inline int blocks_at_once(int64_t rows, int64_t left)
@@ -437,12 +484,29 @@ static inline int blocks_at_once(int64_t rows, int64_t left)
 
 static inline int64_t share(int64_t n, int64_t part, int64_t parts) { return n * part / parts; }
 
-/* A row's place in a panel buffer of `depth` columns; its next 16 columns lie group_rows * 16 floats further. */
+/* Floats that 16 inputs of a row take in a panel. */
+static inline int64_t cell(const Model *m) { return PAIRS && m->bits == 16 ? LANES / 2 : LANES; }
+
+/* 16 inputs of the next linear, rounded as its kernel takes them. */
+static inline void put_input(const Model *m, float *panel, vec v)
+{
+#if PAIRS
+    if (m->bits == 16) {
+        store_words((bf16 *)panel, v);
+        return;
+    }
+#endif
+    (void)m;
+    store(panel, rounded(v));
+}
+
+/* A row's place in a panel buffer of `depth` columns; its next 16 columns lie next_cell floats further. */
 static inline float *panel(float *panels, const Model *m, int64_t row, int64_t depth)
 {
     int64_t first = m->group_start[row];
-    return panels + first * depth + (row - first) * LANES;
+    return panels + (first * depth / LANES + row - first) * cell(m);
 }
+static inline int64_t next_cell(const Model *m, int64_t row) { return m->group_rows[row] * cell(m); }
 
 /* Outputs of this thread's share of one linear, from `first_row` on, which a group begins. With `inner`, the blocks are
  * gate and up: what leaves is the activated product as a panel for the next linear; else rows of `width` floats in `out`. */
@@ -462,18 +526,22 @@ static void linear(Worker *me, int64_t op, const float *panels, int64_t depth, i
                        bytes + r * row_words(depth));
         }
     for (int64_t b = first, n; b < last; b += n, w += n * pitch) {
-        n = bits == 16 || m->rows == 1 ? blocks_at_once(m->rows, last - b) : 1;
+        /* Pairs take half as many operations: what two rows have in flight is enough, and one block is one stream. */
+        n = (bits == 16 && !PAIRS) || m->rows == 1 ? blocks_at_once(m->rows, last - b) : 1;
+        const char *ahead = NULL;
         for (int64_t r = first_row, rows; r < m->rows; r += rows) {
             rows = m->group_rows[r];
             const int64_t lines = n * pitch / BLOCK;
-            const char *ahead = r > first_row ? (const char *)w : prefetch_from(me, w, AHEAD + (n - 1) * pitch * 2, lines);
-            Tile *kernel = bits == 16 ? TILES[n - 1][rows] : LOW_TILES[bits == 8][n == 2 ? 0 : rows];
-            const float *x = bits == 16 ? panels + r * depth : bytes + r * row_words(depth);
+            const Turn turn = {(r - first_row) / GROUP, (m->rows - first_row + GROUP - 1) / GROUP};
+            if (r == first_row) ahead = prefetch_from(me, w, AHEAD + (n - 1) * pitch * 2, lines);
+            else if (bits < 16) ahead = (const char *)w;
+            Tile *kernel = bits == 16 ? LINEARS[n - 1][rows] : LOW_TILES[bits == 8][n == 2 ? 0 : rows];
+            const float *x = bits == 16 ? panels + r * depth / LANES * cell(m) : bytes + r * row_words(depth);
             if (!inner) {
-                kernel(x, w, pitch, depth, ahead, out + r * width + b * BLOCK, (Strides){width, LANES, BLOCK});
+                kernel(x, w, pitch, depth, ahead, turn, out + r * width + b * BLOCK, (Strides){width, LANES, BLOCK});
                 continue;
             }
-            kernel(x, w, pitch, depth, ahead, pair, (Strides){BLOCK, LANES, rows * BLOCK});
+            kernel(x, w, pitch, depth, ahead, turn, pair, (Strides){BLOCK, LANES, rows * BLOCK});
             for (int64_t i = 0; i < n * rows; i++) {
                 int64_t block = b + i / rows, row = r + i % rows;
                 vec gate = load(pair + i * BLOCK), up = load(pair + i * BLOCK + LANES);
@@ -481,7 +549,7 @@ static void linear(Worker *me, int64_t op, const float *panels, int64_t depth, i
                     gate = add(gate, load(inner->gate_up_bias + block * BLOCK));
                     up = add(up, load(inner->gate_up_bias + block * BLOCK + LANES));
                 }
-                store(panel(out, m, row, m->inner) + block * rows * LANES, rounded(mul(activated(gate, (int)m->gelu), up)));
+                put_input(m, panel(out, m, row, m->inner) + block * next_cell(m, row), mul(activated(gate, (int)m->gelu), up));
             }
         }
     }
@@ -515,12 +583,12 @@ static void add_to_residual(const Model *m, int64_t row, const float *bias, cons
 static void norm_into_panel(const Model *m, int64_t row, const float *norm, float *plain)
 {
     const float *x = m->residual + row * m->width;
-    const int64_t step = (int64_t)m->group_rows[row] * LANES;
+    const int64_t step = next_cell(m, row);
     float *to = panel(m->inputs, m, row, m->width);
     vec f = all(norm_factor(x, m->width, m->hidden, m->eps));
     for (int64_t i = 0; i < m->width; i += LANES, to += step) {
         vec v = mul(mul(load(x + i), f), load(norm + i));
-        store(to, rounded(v));
+        put_input(m, to, v);
         if (plain) store(plain + i, v);
     }
 }
@@ -528,9 +596,9 @@ static void norm_into_panel(const Model *m, int64_t row, const float *norm, floa
 /* A row of floats, rounded, as input of the next linear. */
 static void into_panel(const Model *m, int64_t row, const float *x, int64_t depth)
 {
-    const int64_t step = (int64_t)m->group_rows[row] * LANES;
+    const int64_t step = next_cell(m, row);
     float *to = panel(m->inputs, m, row, depth);
-    for (int64_t i = 0; i < depth; i += LANES, to += step) store(to, rounded(load(x + i)));
+    for (int64_t i = 0; i < depth; i += LANES, to += step) put_input(m, to, load(x + i));
 }
 
 /* A draft head's first input: the token's embedding and the row's feature (the residual stream), both normed. */
@@ -539,14 +607,14 @@ static void pair_into_panel(const Model *m, int64_t row, const Layer *l)
     const bf16 *from = m->embed + (int64_t)m->tokens[row] * m->hidden;
     float *e = m->outputs + row * m->width, *to = panel(m->inputs, m, row, 2 * m->width);
     const float *x = m->residual + row * m->width;
-    const int64_t step = (int64_t)m->group_rows[row] * LANES;
+    const int64_t step = next_cell(m, row);
     for (int64_t i = 0; i < m->width; i++) e[i] = i < m->hidden ? widened(from[i]) * m->embed_scale : 0.0f;
     vec f = all(norm_factor(e, m->width, m->hidden, m->eps));
     for (int64_t i = 0; i < m->width; i += LANES, to += step)
-        store(to, rounded(mul(mul(load(e + i), f), load(l->pair_norm + i))));
+        put_input(m, to, mul(mul(load(e + i), f), load(l->pair_norm + i)));
     f = all(norm_factor(x, m->width, m->hidden, m->eps));
     for (int64_t i = 0; i < m->width; i += LANES, to += step)
-        store(to, rounded(mul(mul(load(x + i), f), load(l->attn_norm + i))));
+        put_input(m, to, mul(mul(load(x + i), f), load(l->attn_norm + i)));
 }
 
 /* Keep a row's residual stream in front of a layer, if that is tapped. */
@@ -700,7 +768,7 @@ static void attend(Worker *me, const Layer *l, const bf16 *next_weights, const S
     for (int64_t b = from / BLOCK, n; b < blocks; b += n, keys += n * dims * BLOCK) {
         n = blocks_at_once(queries, blocks - b);
         const char *ahead = fetch_cache(me, keys, (blocks - b) * dims, n * dims, next_weights);
-        TILES[n - 1][queries](q, keys, dims * BLOCK, dims, ahead, score_at(scores, queries, 0, b * BLOCK),
+        plain_tiles[n - 1][queries](q, keys, dims * BLOCK, dims, ahead, (Turn){0, 1}, score_at(scores, queries, 0, b * BLOCK),
                               (Strides){LANES, queries * LANES, 2 * queries * LANES});
     }
 
@@ -719,13 +787,13 @@ static void attend(Worker *me, const Layer *l, const bf16 *next_weights, const S
     const int64_t depth = common > from ? common - from : 0;
     for (int64_t b = 0; b < wide / BLOCK; b++) {
         const bf16 *w = values + (b * m->capacity + from) * BLOCK;
-        TILES[0][queries](score_at(scores, queries, 0, from), w, 0, depth, fetch_cache(me, w, depth, depth, next_weights),
+        plain_tiles[0][queries](score_at(scores, queries, 0, from), w, 0, depth, fetch_cache(me, w, depth, depth, next_weights), (Turn){0, 1},
                           out + b * BLOCK, (Strides){wide, LANES, 0});
     }
 
     for (int64_t i = 0; i < queries; i++) {
         const int64_t row = base + (span->first + i) / group, head = span->kv_head * group + (span->first + i) % group;
-        const int64_t step = (int64_t)m->group_rows[row] * LANES;
+        const int64_t step = next_cell(m, row);
         float *to = panel(m->inputs, m, row, m->heads * dims) + head * dims / LANES * step;
         const vec scale = all(1.0f / sums[i]);
         for (int64_t d = 0; d < dims; d += BLOCK) {
@@ -736,8 +804,8 @@ static void attend(Worker *me, const Layer *l, const bf16 *next_weights, const S
                 a = fma_(p, low_half(words), a);
                 b = fma_(p, high_half(words), b);
             }
-            store(to + d / LANES * step, rounded(mul(a, scale)));
-            if (d + LANES < dims) store(to + (d / LANES + 1) * step, rounded(mul(b, scale)));
+            put_input(m, to + d / LANES * step, mul(a, scale));
+            if (d + LANES < dims) put_input(m, to + (d / LANES + 1) * step, mul(b, scale));
         }
     }
 }
@@ -802,6 +870,8 @@ static void forward(Worker *me)
 {
     Model *m = me->model;
     const int64_t threads = me->threads, self = me->index, rows = m->rows, heads = m->heads + 2 * m->kv_heads;
+    /* Rows that lie side by side in a panel may share a line, which two threads would fight for. */
+    const int64_t mine = share(rows, self, threads), end = share(rows, self + 1, threads);
     /* Read once: behind the last barrier the next call may set them. */
     const int64_t logit_rows = m->logit_rows, used = m->used;
     /* A prompt chunk is for its keys and values: the last layer makes them and stops, unless its output is kept. */
@@ -817,12 +887,12 @@ static void forward(Worker *me)
     }
     sync_threads(me);
     if (m->fuse) {
-        for (int64_t r = self; r < rows; r += threads) into_panel(m, r, m->given + r * m->fused, m->fused);
+        for (int64_t r = mine; r < end; r++) into_panel(m, r, m->given + r * m->fused, m->fused);
         end_phase(me, ROWS);
         linear(me, 4 * m->layers + 1, m->inputs, m->fused, m->width / BLOCK, m->residual, m->width, NULL, 0);
         end_phase(me, OUT);
     }
-    for (int64_t r = self; r < rows; r += threads) {
+    for (int64_t r = mine; r < end; r++) {
         if (!m->fused) {
             embed_row(m, r);
             keep_tapped(m, r, 0);
@@ -852,7 +922,7 @@ static void forward(Worker *me)
         end_phase(me, ATTENTION);
         linear(me, 4 * i + 1, m->inputs, m->heads * m->head_pad, m->width / BLOCK, m->outputs, m->width, NULL, 0);
         end_phase(me, OUT);
-        for (int64_t r = self; r < rows; r += threads) {
+        for (int64_t r = mine; r < end; r++) {
             add_to_residual(m, r, l->o_bias, l->post_attn_norm);
             norm_into_panel(m, r, l->mlp_norm, NULL);
         }
@@ -861,7 +931,7 @@ static void forward(Worker *me)
         end_phase(me, GATE_UP);
         linear(me, 4 * i + 3, m->inner_inputs, m->inner, m->width / BLOCK, m->outputs, m->width, NULL, 0);
         end_phase(me, DOWN);
-        for (int64_t r = self; r < rows; r += threads) {
+        for (int64_t r = mine; r < end; r++) {
             add_to_residual(m, r, l->down_bias, l->post_mlp_norm);
             keep_tapped(m, r, i + 1);
             norm_into_panel(m, r, next_norm, is_last ? m->hidden_out + r * m->width : NULL);
@@ -931,17 +1001,28 @@ float augury_read(const char *from, int64_t bytes)
     return out[0];
 }
 
-/* `times` x 12 fused multiply-adds of a whole register, as many in flight as the kernel has. */
-float augury_multiply(int64_t times)
+/* `times` x 12 operations of a whole register as linears use them, as many in flight as the kernel has; how many
+ * multiply-adds these were. */
+int64_t augury_multiply(int64_t times)
 {
-    reg sums[12], x = reg_all(0.999f), y = reg_all(1e-6f);
+    static volatile float kept; /* or all of it would be left out */
+    reg sums[12];
     float out[LANES];
     UNROLL for (int i = 0; i < 12; i++) sums[i] = reg_all((float)i);
+#if PAIRS
+    const float ones = 1.0f; /* two bfloat16 that are nearly one, and nearly nothing */
+    const pairs x = pair_all(&ones), y = x;
+    for (int64_t t = 0; t < times; t++)
+        UNROLL for (int i = 0; i < 12; i++) sums[i] = pair_dot(sums[i], x, y);
+#else
+    const reg x = reg_all(0.999f), y = reg_all(1e-6f);
     for (int64_t t = 0; t < times; t++)
         UNROLL for (int i = 0; i < 12; i++) sums[i] = reg_fma(sums[i], x, y);
+#endif
     UNROLL for (int i = 1; i < 12; i++) sums[0] = reg_add(sums[0], sums[i]);
     reg_store(out, sums[0]);
-    return out[0];
+    kept = out[0];
+    return times * 12 * (int64_t)(sizeof(reg) / sizeof(float)) * (PAIRS + 1);
 }
 
 /* Ask for huge pages: a forward walks through all weights, and small pages would cost a table walk each 4 kB. */

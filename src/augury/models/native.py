@@ -41,7 +41,8 @@ PHASES = ("rows", "qkv", "heads", "attention", "o", "gate_up", "down", "head")
 """Parts of a forward whose time is kept; "rows" is embedding, norms and residual, "heads" rotation and cache."""
 
 LANES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = MappingProxyType({
-    "AVX-512": (("avx512f", "avx512bw", "avx512vl"), ()),
+    "AVX-512 bf16": (("avx512f", "avx512bw", "avx512vl", "avx512_bf16"), ()),
+    "AVX-512": (("avx512f", "avx512bw", "avx512vl"), ("-mno-avx512bf16",)),
     "AVX2": (("avx2", "fma"), ("-mno-avx512f",)),
 })  # fmt: skip
 """Kinds of registers the kernel is written for, best first: what the CPU must have, what the compiler is told."""
@@ -109,7 +110,7 @@ def _library(lanes: str | None = None) -> ctypes.CDLL | str:
         return f"needs Linux on x86-64, this is {platform.system()} on {platform.machine()}"
     kind = lanes or best_lanes()
     if kind is None or not processor().flags.issuperset(LANES[kind][0]):
-        return f"the CPU has no {lanes or ' or '.join(LANES)}"
+        return f"the CPU has no {lanes or 'AVX-512 or AVX2'}"
     try:
         library = _build([*_FLAGS, *LANES[kind][1]])
     except (ModelError, OSError, subprocess.SubprocessError) as error:
@@ -136,7 +137,7 @@ def _library(lanes: str | None = None) -> ctypes.CDLL | str:
     library.augury_read.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     library.augury_read.restype = ctypes.c_float
     library.augury_multiply.argtypes = [ctypes.c_int64]
-    library.augury_multiply.restype = ctypes.c_float
+    library.augury_multiply.restype = ctypes.c_int64
     return library
 
 
@@ -157,8 +158,6 @@ def floors(threads: int, megabytes: int = 256) -> tuple[float, float]:
     for part in parts:
         library.augury_huge_pages(part.ctypes.data, part.nbytes)
         part += np.uint8(1)  # pages that were never written share one that is always in the cache
-    times = 2_000_000
-    lanes = 16 if library.augury_lanes() == b"AVX-512" else 8
 
     def best(work: Callable[[int], object]) -> float:
         seconds = math.inf
@@ -170,8 +169,9 @@ def floors(threads: int, megabytes: int = 256) -> tuple[float, float]:
         return seconds
 
     read = best(lambda t: library.augury_read(parts[t].ctypes.data, parts[t].nbytes))
+    times = 2_000_000
     multiply = best(lambda _: library.augury_multiply(times))
-    return sum(p.nbytes for p in parts) / read / 1e9, threads * times * 12 * lanes / multiply / 1e9
+    return sum(p.nbytes for p in parts) / read / 1e9, threads * library.augury_multiply(times) / multiply / 1e9
 
 
 def default_threads() -> int:
