@@ -287,9 +287,8 @@ def test_the_kernel_is_compiled_for_the_lanes_it_was_asked_for(model: Model, req
 def test_lanes_that_the_cpu_lacks_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "processor", lambda: Processor("old", frozenset({"sse2"})))
     assert native.best_lanes() is None
-    found = native._library.__wrapped__("AVX2")
-    assert found == "the CPU has no AVX2"
-    assert native._library.__wrapped__() == "the CPU has no AVX-512 or AVX2"
+    assert native._built.__wrapped__("AVX2") == "the CPU has no AVX2"
+    assert native._library() == "the CPU has no AVX-512 or AVX2"
 
 
 def test_agrees_with_plain_torch(model: Model) -> None:
@@ -480,6 +479,21 @@ def test_rows_of_rejected_tokens_leave_no_trace_even_when_not_finite(model: Mode
     assert bits(rows) == clean
 
 
+@pytest.mark.skipif(not {"AVX-512", "AVX2"} <= {*HERE}, reason="needs AVX-512, which has AVX2 too")
+@pytest.mark.parametrize("name", CONFIGS)
+def test_both_kinds_of_float_registers_give_the_same_bits(name: str) -> None:
+    c = CONFIGS[name]
+    w, tree = random_weights(c), random_tree(np.random.default_rng(0), c, 25)
+    found = []
+    for lanes in ("AVX-512", "AVX2"):
+        forward = NativeForward(c, w, slots=1, capacity=CAPACITY, threads=2, lanes=lanes)
+        forward.run([chain(0, 0, some_tokens(c, 200))], False)
+        logits, _ = forward.run([tree_rows(0, 200, 1, tree)], True)
+        assert logits is not None
+        found.append(bits(logits))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("threads", [1, 3, 7])
 def test_threads_do_not_change_bits(model: Model, threads: int, request: pytest.FixtureRequest) -> None:
     c, w, forward = model
@@ -594,6 +608,13 @@ ASK = "from augury.models.native import native_available as a; print(a())"
 
 def test_it_can_be_switched_off_and_says_so() -> None:
     assert "AUGURY_NATIVE=0" in run_python(ASK, AUGURY_NATIVE="0")
+    assert "must be 0 or one of: AVX-512 bf16, AVX-512, AVX2" in run_python(ASK, AUGURY_NATIVE="SSE")
+
+
+@pytest.mark.parametrize("lanes", HERE)
+def test_the_environment_names_the_registers(lanes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUGURY_NATIVE", lanes)
+    assert NativeForward(LLAMA, random_weights(LLAMA), 1, CAPACITY).name == f"native bf16 ({lanes})"
 
 
 def test_no_compiler_is_a_reason_not_a_crash(tmp_path: os.PathLike[str]) -> None:

@@ -78,7 +78,7 @@ def _machine() -> Section:
     import torch
 
     from augury.models.machine import processor, usable_cores
-    from augury.models.native import default_threads, native_available
+    from augury.models.native import chosen_lanes, default_threads, native_available
 
     cpu = processor()
     missing = native_available()
@@ -88,7 +88,7 @@ def _machine() -> Section:
         "cpu": cpu.name,
         "cores": f"{usable_cores()} of {os.cpu_count()} usable{threads}",
         "cpu_flags": [flag for flag in _CPU_FLAGS if flag in cpu.flags],
-        "native": "available" if missing is None else f"not available: {missing}",
+        "native": f"available, {chosen_lanes()}" if missing is None else f"not available: {missing}",
         "torch": torch.__version__,
         "gpus": gpus,
     }

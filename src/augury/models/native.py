@@ -101,16 +101,29 @@ def best_lanes() -> str | None:
     return next((kind for kind, (needed, _) in LANES.items() if flags.issuperset(needed)), None)
 
 
-@functools.cache
+def chosen_lanes() -> str | None:
+    """The kind that ``AUGURY_NATIVE`` names, else the best: machines that are to give the same bits must multiply alike."""
+    return os.environ.get("AUGURY_NATIVE") or best_lanes()
+
+
 def _library(lanes: str | None = None) -> ctypes.CDLL | str:
-    """The library for a kind of registers (default: the best) with its signatures, or in one line why there is none."""
-    if os.environ.get("AUGURY_NATIVE") == "0":
+    """The library for a kind of registers (default: the chosen one), or in one line why there is none."""
+    return _built(lanes or chosen_lanes())
+
+
+@functools.cache
+def _built(kind: str | None) -> ctypes.CDLL | str:
+    """The library with its signatures."""
+    if kind == "0":
         return "switched off by AUGURY_NATIVE=0"
     if platform.system() != "Linux" or platform.machine() not in ("x86_64", "AMD64"):
         return f"needs Linux on x86-64, this is {platform.system()} on {platform.machine()}"
-    kind = lanes or best_lanes()
-    if kind is None or not processor().flags.issuperset(LANES[kind][0]):
-        return f"the CPU has no {lanes or 'AVX-512 or AVX2'}"
+    if kind is None:
+        return "the CPU has no AVX-512 or AVX2"
+    if kind not in LANES:
+        return f"AUGURY_NATIVE is {kind}, and must be 0 or one of: {', '.join(LANES)}"
+    if not processor().flags.issuperset(LANES[kind][0]):
+        return f"the CPU has no {kind}"
     try:
         library = _build([*_FLAGS, *LANES[kind][1]])
     except (ModelError, OSError, subprocess.SubprocessError) as error:
