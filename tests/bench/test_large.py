@@ -140,7 +140,7 @@ def test_a_replay_accepts_what_the_real_target_accepts():
     engine.close()
     record = recorded(engine.target, prompt, answer)
     assert record.right > 0.5
-    assert 0.0 < record.chances.min() < record.chances.max() <= 1.0
+    assert 0.5 <= record.leads.min() < record.leads.max() <= 1.0
     steps = []
     for target in (engine.target, Replayed(engine.target, [record])):
         with Engine(target, [("self", Itself(target=target))], eos_ids=engine.eos_ids) as one:

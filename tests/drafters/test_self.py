@@ -17,6 +17,7 @@ from augury.conformance.toys import ToyTarget
 from augury.drafters import make
 from augury.drafters.itself import Itself
 from augury.drafters.layers import choose_layers
+from augury.drafters.spine import COUPLED, GREEDY
 from augury.engine.engine import Engine
 from augury.errors import InputError, UnknownName
 from augury.models.native import native_available
@@ -40,6 +41,26 @@ def test_the_kit_passes(width, rules):
         lambda target: Itself("int8", depth=3, width=width, target=target), rules=rules, samples=2000
     )
     assert report.passed, str(report)
+
+
+@pytest.mark.parametrize(("temperature", "kind"), [(0.0, GREEDY), (1.0, COUPLED)])
+def test_how_far_a_guess_leads_is_what_it_is_judged_by(temperature, kind):
+    """Two tokens that are alike, and many that are not: however little the likeliest is believed, it leads by that."""
+    seen = []
+
+    class Watched(Itself):
+        def _ranked(self, kind, best, law, lead):
+            choices = super()._ranked(kind, best, law, lead)
+            seen.append((choices[0].kind, choices[0].raw, lead, float(law[best[0]])))
+            return choices
+
+    target = ToyTarget(5, seed=3)
+    drafter = Watched("int8", depth=4, target=target)
+    with Engine(target, [("self", drafter)]) as engine:
+        engine.generate([1, 2], Sampling(temperature=temperature, seed=1), max_tokens=20)
+    assert seen
+    assert all(found == kind and raw == pytest.approx(lead) and raw >= 0.5 for found, raw, lead, _ in seen)
+    assert any(held < 0.45 for _, _, _, held in seen)  # what it is believed alone would say less
 
 
 def test_several_requests_guess_in_their_own_slots():

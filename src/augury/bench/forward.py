@@ -4,7 +4,7 @@ Forwards of several sizes are timed in turn, at one context, nothing committed; 
 bandwidth that reading the weights once amounts to, and, for the compiled forward, where the time goes. One row in fewer
 bits is what a guess of the drafter ``self`` costs; of every draft head a step of one row, and one of ``LEVEL`` rows,
 which is a level of a tree, or of all places that it guesses at once. The floor is measured in the same run with the
-kernel's own registers: what the same threads read, and multiply, at best. ``--lanes`` times the target in other registers
+kernel's own registers: what the same threads read, and multiply, at best. ``--lanes`` times the target in others
 too, in turn with the best.
 """
 

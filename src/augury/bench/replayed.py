@@ -8,9 +8,9 @@ in the same spirit (``synthetic`` acceptance); there a coin decides, here what a
 
 Real are the time of every forward, the prompts, the loop, the budget, the drafters and their time. Recorded are the
 target's tokens and, for the drafter ``self``, at each place of the answer and for each number of guesses before it,
-the guess and its probability; phrases that were counted for the real target are read along. One thing is made up:
-behind a wrong guess ``self`` goes on with what is recorded of that place of the answer. None of it can be accepted, but
-how likely it looked decides how far it goes on.
+the guess and how likely it was beside the next one; phrases that were counted for the real target are read along. One
+thing is made up: behind a wrong guess ``self`` goes on with what is recorded of that place of the answer. None of it
+can be accepted, but how likely it looked decides how far it goes on.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Recorded:
         text: i32[m], prompt and answer.
         guesses: i32[n, DEEPEST], what the target in 4 bits guesses for the n tokens of the answer; column a: over its
             own keys and values for the a tokens before, and the target's for all before these.
-        chances: f64[n, DEEPEST], the probability it gave each of them.
+        leads: f64[n, DEEPEST], how likely it held each of them beside the next likely token, as shares of both.
     """
 
     prompt: int
     text: IntArray
     guesses: IntArray
-    chances: npt.NDArray[np.float64]
+    leads: npt.NDArray[np.float64]
 
     @property
     def answer(self) -> tuple[int, ...]:
@@ -70,7 +70,7 @@ def recorded(target: Target, prompt: IntArray, answer: Sequence[int]) -> Recorde
     text = np.array([*prompt.tolist(), *answer], np.int32)
     guess = target.shorten(4, range(target.info.layers))
     guesses = np.zeros((len(answer), DEEPEST), np.int32)
-    chances = np.zeros((len(answer), DEEPEST))
+    leads = np.zeros((len(answer), DEEPEST))
     slot = target.open()
     try:
         target.prefill(slot, text[: len(prompt) - 1])
@@ -78,19 +78,19 @@ def recorded(target: Target, prompt: IntArray, answer: Sequence[int]) -> Recorde
             for ahead in range(min(DEEPEST, len(text) - 1 - committed)):
                 row = guess(slot, ahead, text[committed + ahead : committed + ahead + 1])[0]
                 place = committed + ahead + 1 - len(prompt)
-                guesses[place, ahead], chances[place, ahead] = _likeliest(row)
+                guesses[place, ahead], leads[place, ahead] = _likeliest(row)
             target.prefill(slot, text[committed : committed + 1])
     finally:
         target.release(slot)
     for place in range(min(len(answer), DEEPEST)):  # nothing stands so far in front of the first places
-        guesses[place, place + 1 :], chances[place, place + 1 :] = guesses[place, place], chances[place, place]
-    return Recorded(len(prompt), text, guesses, chances)
+        guesses[place, place + 1 :], leads[place, place + 1 :] = guesses[place, place], leads[place, place]
+    return Recorded(len(prompt), text, guesses, leads)
 
 
 def _likeliest(logits: FloatArray) -> tuple[int, float]:
-    """The likeliest token of f32[V], and its probability."""
-    best = int(logits.argmax())
-    return best, float(1.0 / np.exp(logits - logits[best]).sum())
+    """The likeliest token of f32[V], and its share of its probability and the next one's."""
+    second, first = np.partition(logits, -2)[-2:]
+    return int(logits.argmax()), float(1.0 / (1.0 + np.exp(second - first)))
 
 
 @dataclass
@@ -219,12 +219,12 @@ class _Guesses:
         return rows
 
     def _replay(self, slot: int, ahead: int, row: FloatArray) -> None:
-        """Write over f32[V] a law with the recorded guess and its probability, all others alike."""
+        """Write over f32[V] a law of the recorded guess and one other token."""
         record = self._target.record(slot)
         if record is None:
             return
         place = min(self._target.length(slot) + ahead + 1 - record.prompt, len(record.guesses) - 1)
         column = min(ahead, DEEPEST - 1)
-        chance = inside(record.chances[place, column])
-        row[:] = 0.0
-        row[record.guesses[place, column]] = np.log(chance * (len(row) - 1) / (1.0 - chance))
+        lead, guess = inside(record.leads[place, column]), int(record.guesses[place, column])
+        row[:] = -_SURE
+        row[guess], row[(guess + 1) % len(row)] = np.log(lead / (1.0 - lead)), 0.0

@@ -15,6 +15,9 @@ coupled            winners of the race under the target's own  probability of th
 rejection, block   drawn from q, one a place                   sum of q^2: a function of the law, not of the draw
 =================  ==========================================  ==================================================
 
+A model that is the target but for noise is wrong where two tokens are nearly alike, however likely they are. The
+estimate of its first guess is its share of itself and the second, of probability or in the race (``by_lead``).
+
 The law q is the request's own pipeline on the drafting model's logits (penalties, bans, filters; not the caller's
 processors), so that a drafter that is the target proposes exactly what the target would say.
 """
@@ -141,6 +144,9 @@ class Spine(Drafter):
         ids: i32[v], the tokens that ``rows`` are over, ascending, and
         vocab_size: V, of the target, where they are not all.
     """
+
+    by_lead = False
+    """Whether a first guess is judged by how far it leads the second, see the module's text."""
 
     def __init__(
         self,
@@ -328,8 +334,9 @@ class Spine(Drafter):
         width = self.width if view.rule != "block" else 1  # which judges one path alone
         if view.temperature == 0.0:
             likely = np.flatnonzero(law >= min(LEAST, most))
-            best = likely[np.argsort(-law[likely], kind="stable")][:width]
-            return self._ranked(GREEDY, best, law)
+            best = likely[np.argsort(-law[likely], kind="stable")]
+            second = float(law[best[1]]) if len(best) > 1 else min(LEAST, most)  # of one that is less likely, at most
+            return self._ranked(GREEDY, best[:width], law, most / (most + second))
         waits = growth.waits.get(len(path))
         if waits is None:
             waits = view.noise.exponential(view.length + len(path), self.vocab_size or len(law))
@@ -337,19 +344,26 @@ class Spine(Drafter):
         if view.rule != "coupled":
             drawn = race(law.astype(np.float64), waits)
             return [Choice(self._token(drawn), DRAWN, inside(float(law @ law)), self._wide(law))]
-        if width == 1:
-            return self._ranked(COUPLED, np.array([race(law.astype(np.float64), waits)]), law)
         speed = law.astype(np.float64) / waits
+        if width == 1:
+            winner = int(speed.argmax())
+            fastest, speed[winner] = float(speed[winner]), 0.0
+            return self._ranked(COUPLED, np.array([winner]), law, fastest / (fastest + float(speed.max())))
         some = min(width, len(law))
         first = np.argpartition(-speed, some - 1)[:some]
         best = first[np.argsort(-speed[first], kind="stable")]
-        return self._ranked(COUPLED, best[speed[best] > 0.0], law)
+        lead = float(speed[best[0]] / speed[best[:2]].sum())
+        return self._ranked(COUPLED, best[speed[best] > 0.0], law, lead)
 
-    def _ranked(self, kind: int, best: npt.NDArray[np.intp], law: FloatArray) -> list[Choice]:
+    def _ranked(self, kind: int, best: npt.NDArray[np.intp], law: FloatArray, lead: float) -> list[Choice]:
+        """Guesses of a place, likeliest first; ``lead`` is the share of the first of itself and the second."""
         return [
-            Choice(self._token(at), kind + min(rank, RANKS - 1), inside(law[at]), None)
+            Choice(
+                self._token(at), kind + min(rank, RANKS - 1),
+                inside(lead if self.by_lead and rank == 0 else law[at]), None,
+            )
             for rank, at in enumerate(best.tolist())
-        ]
+        ]  # fmt: skip
 
     def _token(self, at: int) -> int:
         return at if self.ids is None else int(self.ids[at])

@@ -102,7 +102,7 @@ def best_lanes() -> str | None:
 
 
 def chosen_lanes() -> str | None:
-    """The kind that ``AUGURY_NATIVE`` names, else the best: machines that are to give the same bits must multiply alike."""
+    """The kind that ``AUGURY_NATIVE`` names, else the best: machines that are to give the same bits multiply alike."""
     return os.environ.get("AUGURY_NATIVE") or best_lanes()
 
 
