@@ -63,11 +63,12 @@ peers: $(VENV)/ready
 
 # --no-deps: the lists are complete, and what is not in them (torchvision and the like) has no build that fits this torch.
 # llama.cpp is compiled, which takes ten minutes or more. Suffix decoding in vLLM needs a package whose build would fetch
-# an older torch of its own.
+# an older torch of its own; its build asks whatever python3 comes first, hence the PATH.
 $(PEERS)/%/ready: $(WORKERS)/%.txt
 	$(PYTHON) -m venv $(PEERS)/$*
 	$(PEERS)/$*/bin/pip install -q --disable-pip-version-check --no-deps -r $<
-	if [ $* = vllm ]; then $(PEERS)/$*/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation \
+	if [ $* = vllm ]; then PATH="$(abspath $(PEERS)/$*/bin):$$PATH" VIRTUAL_ENV=$(abspath $(PEERS)/$*) \
+		$(PEERS)/$*/bin/pip install -q --disable-pip-version-check --no-deps --no-build-isolation \
 		arctic-inference==0.1.1 || echo "arctic-inference could not be built: vLLM goes without suffix decoding"; fi
 	@touch $@
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 from augury_vllm.counts import Told, named
 
@@ -119,11 +121,14 @@ def test_the_same_text_at_the_prices_of_a_cpu(model, prompts, truth):
 def test_more_is_accepted_than_of_its_own_proposers(model, prompts):
     """Answers are of one length, so who has more accepted needs fewer steps."""
     right = {}
-    for method in ("augury", "ngram", "suffix"):
+    methods = ["augury", "ngram"]
+    if find_spec("arctic_inference"):  # `make vllm` says so where it could not be built
+        methods.append("suffix")
+    for method in methods:
         with engine(model, **speculation(method)) as llm:
             answers(llm, prompts, LONG, ignore_eos=True)
             right[method] = accepted(llm)
-    assert right["augury"] >= max(right["ngram"], right["suffix"]) > 0, right
+    assert right["augury"] >= max(right[method] for method in methods[1:]) > 0, right
 
 
 @pytest.mark.parametrize(

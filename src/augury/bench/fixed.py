@@ -101,8 +101,8 @@ class Standing:
 
 
 def settings(engine: Engine, only: str = "") -> list[tuple[str, Drafter]]:
-    """Every fixed setting that the drafters of an engine allow and whose name has ``only`` in it; drafters are made
-    anew, as with costs they stop early.
+    """Every fixed setting that the drafters of an engine allow and whose name has ``only`` in it, or one of what it
+    parts by ``|``; drafters are made anew, as with costs they stop early.
 
     Raises:
         InputError: none has it.
@@ -118,7 +118,7 @@ def settings(engine: Engine, only: str = "") -> list[tuple[str, Drafter]]:
         if all(name in there for name in names)
         for nodes in LENGTHS
     ]
-    if chosen := [(name, first) for name, first in made if only in name]:
+    if chosen := [(name, first) for name, first in made if any(part in name for part in only.split("|"))]:
         return chosen
     raise InputError(f"no setting has {only!r} in its name; those there are: {'; '.join(name for name, _ in made)}")
 
@@ -198,7 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", nargs="?", default="smollm2-135m")
     parser.add_argument("--file", type=Path, help="prompts, as for augury bench; the project's own without it")
     parser.add_argument("--limit", type=int, help="prompts of each kind")
-    parser.add_argument("--only", default="", help="settings whose name has this in it, as in: self")
+    parser.add_argument("--only", default="", help="settings that have this in their names, as in: self|suffix, 16")
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", type=Path)
